@@ -1,0 +1,25 @@
+"""trace-analyze: prefill, decode and the stalls between them, read from Nsight captures of LLM serving runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .analysis import analyze
+    from .analysis.result import Analysis
+    from .ingest import open_trace
+    from .ingest.trace import Trace
+
+__version__ = "0.1.0"
+__all__ = ["Analysis", "Trace", "__version__", "analyze", "open_trace"]
+
+_HOMES = {"analyze": ".analysis", "Analysis": ".analysis.result", "open_trace": ".ingest", "Trace": ".ingest.trace"}
+
+
+def __getattr__(name: str) -> Any:
+    # Heavy imports happen where they are used, so that `trace-analyze --help` answers at once.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""A Trace becomes an Analysis."""

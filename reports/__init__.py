@@ -1,0 +1,1 @@
+"""An Analysis becomes something a person or a program reads."""
