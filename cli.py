@@ -1,0 +1,350 @@
+"""The command line: arguments, exit codes and wiring. Everything heavy is imported where it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import __version__
+from .ingest.errors import TraceAnalyzeError, UsageError
+
+if TYPE_CHECKING:
+    from .analysis.result import Options
+
+COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
+FORMATS = ("html", "json", "md", "csv", "parquet", "perfetto", "svg", "png")
+EPILOG = (
+    "Other commands: batch PATH... (an archive of captures), compare BEFORE AFTER, doctor CAPTURE, demo, gpus, models, "
+    "markers; each has its own --help. Exit codes: 0 analysed; 1 a gate failed or a regression; 2 usage, or not a "
+    "capture; 3 readable, but the question could not be answered."
+)
+
+SETTINGS = {"help_option_names": ["-h", "--help"]}
+# The bare form (no subcommand) is an app of its own, so that its help and errors read `trace-analyze CAPTURE`.
+bare = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=SETTINGS
+)
+
+# Options that every analysing command shares.
+Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="GPU, where the capture does not name it.")]
+GpuOverride = Annotated[
+    str | None, typer.Option("--gpu-override", metavar="NAME", help="GPU, even against what the capture says.")
+]
+Model = Annotated[
+    str | None, typer.Option("--model", metavar="NAME|config.json", help="Model name (see `models`) or its config.")
+]
+TensorParallel = Annotated[int | None, typer.Option("--tp", metavar="N", min=1, help="Tensor-parallel size.")]
+WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="T", help="bf16, fp8, int8, int4, ...")]
+KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="Data type of the KV cache.")]
+Ceilings = Annotated[
+    Path | None, typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, shown beside the spec.")
+]
+Ncu = Annotated[
+    list[Path] | None, typer.Option("--ncu", metavar="FILE", help="Nsight Compute results to join (repeatable).")
+]
+Window = Annotated[
+    str | None,
+    typer.Option("--window", metavar="A:B", help="Part to analyse: seconds from session start, or with ns/us/ms/s."),
+]
+Markers = Annotated[
+    Path | None, typer.Option("--markers", metavar="FILE.toml", help="Further NVTX grammars of your own.")
+]
+Step = Annotated[
+    str | None,
+    typer.Option("--step", metavar="WHICH", help="median-decode, median-prefill or a step index: kernel by kernel."),
+]
+ItlTarget = Annotated[
+    str | None, typer.Option("--itl-target", metavar="MS", help="Inter-token target, e.g. 50ms, for the chunk advice.")
+]
+Dmon = Annotated[Path | None, typer.Option("--dmon", metavar="FILE", help="Log of nvidia-smi dmon -o DT.")]
+Dcgm = Annotated[Path | None, typer.Option("--dcgm", metavar="FILE", help="DCGM export: dcgmi dmon or Prometheus.")]
+Gate = Annotated[
+    list[str] | None,
+    typer.Option("--gate", metavar="EXPR", help="e.g. 'decode_step_ms.p95 < 12'; exit 1 where it fails (repeatable)."),
+]
+Cache = Annotated[Path | None, typer.Option("--cache", metavar="DIR", help="Keep converted captures here.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="No colour in the terminal.")]
+
+
+def options_from(
+    gpu: str | None,
+    gpu_override: str | None,
+    model: str | None,
+    tp: int | None,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
+    ceilings: Path | None,
+    ncu: list[Path] | None,
+    window: str | None,
+    markers: Path | None,
+    step: str | None,
+    itl_target: str | None,
+    dmon: Path | None,
+    dcgm: Path | None,
+) -> Options:
+    """The analysis options of one command line. Raises UsageError for a file that does not exist."""
+    from .analysis.result import Options
+    from .ingest.units import parse_milliseconds
+
+    for flag, file in (
+        ("--ceilings", ceilings),
+        ("--markers", markers),
+        ("--dmon", dmon),
+        ("--dcgm", dcgm),
+        *(("--ncu", f) for f in ncu or []),
+    ):
+        if file is not None and not file.exists():
+            raise UsageError(f"{flag}: no such file: {file}")
+    return Options(
+        gpu=gpu,
+        gpu_override=gpu_override,
+        model=model,
+        tensor_parallel=tp,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        ceilings=ceilings,
+        ncu=tuple(ncu or ()),
+        window=window,
+        markers=markers,
+        step=step,
+        itl_target_ms=parse_milliseconds(itl_target, "--itl-target") if itl_target is not None else None,
+        dmon=dmon,
+        dcgm=dcgm,
+    )
+
+
+@bare.command(epilog=EPILOG, context_settings=SETTINGS)
+def analyze_command(
+    capture: Annotated[Path, typer.Argument(metavar="CAPTURE", help="Nsight Systems export, or another capture.")],
+    gpu: Gpu = None,
+    gpu_override: GpuOverride = None,
+    model: Model = None,
+    tp: TensorParallel = None,
+    weight_dtype: WeightDtype = None,
+    kv_dtype: KvDtype = None,
+    ceilings: Ceilings = None,
+    ncu: Ncu = None,
+    window: Window = None,
+    markers: Markers = None,
+    step: Step = None,
+    itl_target: ItlTarget = None,
+    dmon: Dmon = None,
+    dcgm: Dcgm = None,
+    out: Annotated[
+        str | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs; '-' = stdout (JSON, md).")
+    ] = None,
+    formats: Annotated[str, typer.Option("--format", metavar="LIST", help=f"Of {','.join(FORMATS)}.")] = "html",
+    gate: Gate = None,
+    cache: Cache = None,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Say where GPU time goes in an LLM serving capture: prefill, decode, and the stalls between them.
+
+    Prints one screen and writes one self-contained HTML report.
+    """
+    from .reports.single import run_single
+
+    options = options_from(
+        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
+        dcgm,
+    )  # fmt: skip
+    code = run_single(
+        capture,
+        options,
+        formats=parse_formats(formats),
+        out=out,
+        gates=tuple(gate or ()),
+        cache=cache,
+        quiet=quiet,
+        color=not no_color,
+    )
+    raise typer.Exit(code)
+
+
+@app.command("batch")
+def batch_command(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders that hold them.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the archive's reports.")],
+    jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Workers; default: all cores.")] = None,
+    dask: Annotated[str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on this Dask cluster.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep what an interrupted batch has finished.")] = False,
+    label: Annotated[
+        str | None, typer.Option("--label", metavar="PATTERN", help="Columns from paths: 'chunk={chunk}/bs={bs}'.")
+    ] = None,
+    gpu: Gpu = None,
+    gpu_override: GpuOverride = None,
+    model: Model = None,
+    tp: TensorParallel = None,
+    weight_dtype: WeightDtype = None,
+    kv_dtype: KvDtype = None,
+    ceilings: Ceilings = None,
+    ncu: Ncu = None,
+    window: Window = None,
+    markers: Markers = None,
+    step: Step = None,
+    itl_target: ItlTarget = None,
+    dmon: Dmon = None,
+    dcgm: Dcgm = None,
+    gate: Gate = None,
+    cache: Cache = None,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Analyse every capture below the paths: one report and one row each, and an index of them all."""
+    from .reports.archive import BatchRequest, run_batch
+
+    options = options_from(
+        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
+        dcgm,
+    )  # fmt: skip
+    if dask is not None and jobs is not None:
+        raise UsageError("--jobs and --dask exclude each other: the Dask cluster decides its own workers.")
+    request = BatchRequest(
+        paths=tuple(paths), out=out, options=options, jobs=jobs, dask=dask, resume=resume, label=label,
+        gates=tuple(gate or ()), cache=cache,
+    )  # fmt: skip
+    raise typer.Exit(run_batch(request, quiet=quiet, color=not no_color))
+
+
+@app.command("compare")
+def compare_command(
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="BEFORE AFTER", help="Two captures, or one with --baseline.")
+    ],
+    baseline: Annotated[
+        str | None, typer.Option("--baseline", metavar="NAME", help="A baseline stored in the archive -o DIR.")
+    ] = None,
+    min_change: Annotated[
+        float, typer.Option("--min-change", metavar="PCT", min=0, help="Smallest change that counts.")
+    ] = 3.0,
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs.")] = None,
+    gpu: Gpu = None,
+    gpu_override: GpuOverride = None,
+    model: Model = None,
+    tp: TensorParallel = None,
+    weight_dtype: WeightDtype = None,
+    kv_dtype: KvDtype = None,
+    ceilings: Ceilings = None,
+    window: Window = None,
+    markers: Markers = None,
+    gate: Gate = None,
+    cache: Cache = None,
+    quiet: Quiet = False,
+    no_color: NoColor = False,
+) -> None:
+    """Say what changed between two captures, whether it is significant, and whether they can be compared at all."""
+    from .reports.comparison import CompareRequest, run_compare
+
+    options = options_from(
+        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, None, window, markers, None, None, None, None
+    )
+    request = CompareRequest(
+        captures=tuple(captures), options=options, baseline=baseline,
+        min_change_pct=min_change, out=out, gates=tuple(gate or ()), cache=cache,
+    )  # fmt: skip
+    raise typer.Exit(run_compare(request, quiet=quiet, color=not no_color))
+
+
+@app.command("gpus")
+def gpus_command() -> None:
+    """List the GPUs with their ceilings, ridge, source and the names --gpu accepts."""
+    from .reports.listings import print_gpus
+
+    print_gpus()
+
+
+@app.command("models")
+def models_command() -> None:
+    """List the models that --model knows: parameters, KV bytes per token, ridge batch."""
+    from .reports.listings import print_models
+
+    print_models()
+
+
+@app.command("markers")
+def markers_command() -> None:
+    """List the NVTX grammars that are recognised, by engine, with an example each."""
+    from .reports.listings import print_markers
+
+    print_markers()
+
+
+@app.command("demo")
+def demo_command(
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder for capture and report.")] = Path(),
+    no_color: NoColor = False,
+) -> None:
+    """Simulate a small serving run with known truth, analyse it and name the report."""
+    from .reports.single import run_demo
+
+    raise typer.Exit(run_demo(out, color=not no_color))
+
+
+@app.command("doctor")
+def doctor_command(
+    capture: Annotated[Path, typer.Argument(metavar="CAPTURE", help="Any capture.")],
+    no_color: NoColor = False,
+) -> None:
+    """Say what a capture holds, what is missing for which question, and how to record it."""
+    from .reports.doctor import run_doctor
+
+    raise typer.Exit(run_doctor(capture, color=not no_color))
+
+
+def parse_formats(text: str) -> tuple[str, ...]:
+    """The formats of ``--format``, in order, each once. Raises UsageError for an unknown one."""
+    formats = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    unknown = [name for name in formats if name not in FORMATS]
+    if unknown or not formats:
+        raise UsageError(f"--format: unknown {', '.join(unknown) or 'empty list'}; choose of {','.join(FORMATS)}.")
+    return formats
+
+
+def run(words: list[str]) -> int:
+    """Run one command line. Raises what the command raises; returns the exit code."""
+    if words == ["--version"]:
+        print(f"trace-analyze {__version__}")
+        return 0
+    chosen = app if words and words[0] in COMMANDS else bare
+    try:
+        chosen(words or ["--help"], prog_name="trace-analyze")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point. Returns the exit code; a user never sees a traceback (TRACE_ANALYZE_DEBUG=1 shows it)."""
+    try:
+        return run(sys.argv[1:] if argv is None else argv)
+    except TraceAnalyzeError as error:
+        message, code = str(error), error.exit_code
+    except BrokenPipeError:
+        # The reader (head, less) went away: that is its right, not an error of ours.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        message, code = "interrupted; nothing partial was left behind.", 130
+    except MemoryError:
+        message, code = "not enough memory for this capture; analyse a part of it with --window A:B.", 3
+    except Exception as error:
+        if os.environ.get("TRACE_ANALYZE_DEBUG"):
+            raise
+        message, code = (
+            f"internal error ({type(error).__name__}: {error}). This is a fault of the tool; TRACE_ANALYZE_DEBUG=1 "
+            "shows where. The capture is unchanged and no partial output was left.",
+            2,
+        )
+    print(f"trace-analyze: {message}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
