@@ -1,0 +1,192 @@
+"""How numbers read, the same in every report: units always, thousands separated, unknown said with its reason.
+
+Nothing here computes: a value goes in, its text comes out. Three significant digits are shown, because a capture
+does not hold more, and whole numbers in full.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+NOT_KNOWN = "not known"
+AT_LEAST = "≥ "
+_SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# from which size on a number shows how many decimals; by the rounded value, so that 9.999 is 10.0 and 99.97 is 100
+_DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.09995, 3), (0.00095, 4))
+# unit suffix of a JSON key -> (unit shown, kind of number); the longest suffix that fits wins
+KEY_UNITS: Mapping[str, tuple[str, str]] = {
+    "_tokens_per_s": ("token/s", "number"),
+    "_flop_per_byte": ("FLOP/byte", "number"),
+    "_request_ms": ("request·ms", "number"),
+    "_gbps": ("GB/s", "number"),
+    "_gb_per_s": ("GB/s", "number"),
+    "_tflops": ("TFLOP/s", "number"),
+    "_bytes": ("B", "si"),
+    "_flop": ("FLOP", "si"),
+    "_pct": ("%", "pct"),
+    "_mhz": ("MHz", "number"),
+    "_hz": ("Hz", "si"),
+    "_gb": ("GB", "number"),
+    "_ns": ("ms", "ns"),
+    "_us": ("µs", "number"),
+    "_ms": ("ms", "number"),
+    "_s": ("s", "number"),
+    "_w": ("W", "number"),
+}
+_WORDS = {
+    "mfu": "MFU",
+    "mbu": "MBU",
+    "hfu": "HFU",
+    "kv": "KV",
+    "gpu": "GPU",
+    "sm": "SM",
+    "dram": "DRAM",
+    "nvtx": "NVTX",
+    "nvml": "NVML",
+    "flop": "FLOP",
+    "id": "id",
+    "p50": "p50",
+    "p95": "p95",
+    "p99": "p99",
+    "l2": "L2",
+    "itl": "ITL",
+    "cpu": "CPU",
+    "r2": "R²",
+    "n": "n",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A value ready to be shown: its text, its unit, and why it is not known where it is not."""
+
+    text: str
+    unit: str = ""
+    reason: str = ""
+    known: bool = True
+
+    def __str__(self) -> str:
+        """The text with its unit."""
+        if not self.unit or not self.known:
+            return self.text
+        return f"{self.text}{self.unit}" if self.unit == "%" else f"{self.text} {self.unit}"
+
+
+def is_known(value: Any) -> bool:
+    """Whether ``value`` is a fact: neither None nor a not-a-number."""
+    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+
+
+def number(value: float | None) -> str:
+    """Three significant digits with thousands separated: ``1,234``, ``61.2``, ``0.0371``; ``not known`` for None."""
+    if not is_known(value):
+        return NOT_KNOWN
+    assert value is not None
+    if isinstance(value, int) or value == 0:
+        return f"{int(value):,}"
+    for at_least, decimals in _DECIMALS:
+        if abs(value) >= at_least:
+            return f"{value:,.{decimals}f}"
+    return f"{value:.1e}"
+
+
+def whole(value: float | None) -> str:
+    """A count with thousands separated; ``not known`` for None."""
+    return NOT_KNOWN if not is_known(value) else f"{round(value):,}"  # type: ignore[arg-type]
+
+
+def scaled(value: float | None, unit: str) -> str:
+    """A number with an SI prefix and its unit: ``13.3 GB``, ``2.15 TFLOP``; ``not known`` for None."""
+    if not is_known(value):
+        return NOT_KNOWN
+    assert value is not None
+    for factor, prefix in _SI:
+        if abs(value) >= factor * 0.9995:
+            return f"{number(float(value) / factor)} {prefix}{unit}"
+    return f"{number(value)} {unit}"
+
+
+def percent(value: float | None, *, at_least: bool = False) -> str:
+    """A percentage with one decimal: ``61.2%``; ``≥ 61.2%`` for a lower bound; ``not known`` for None."""
+    if not is_known(value):
+        return NOT_KNOWN
+    assert value is not None
+    text = f"{value:.1f}%" if value == 0 or abs(value) >= 0.05 else f"{value:.2g}%"
+    return AT_LEAST + text if at_least else text
+
+
+def milliseconds(value: float | None, *, at_least: bool = False) -> str:
+    """A duration in the unit that reads best: ``3.71 ms``, ``16.5 s``, ``41.2 µs``; ``not known`` for None."""
+    if not is_known(value):
+        return NOT_KNOWN
+    assert value is not None
+    if abs(value) >= 9999.5:
+        text = f"{number(value / 1e3)} s"
+    elif value == 0 or abs(value) >= 0.09995:
+        text = f"{number(value)} ms"
+    else:
+        text = f"{number(value * 1e3)} µs"
+    return AT_LEAST + text if at_least else text
+
+
+def nanoseconds(value: float | None) -> str:
+    """As :func:`milliseconds`, of a value in ns."""
+    return milliseconds(value / 1e6) if value is not None else NOT_KNOWN
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """``1 stall``, ``7 stalls``, ``2 batches``."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def split_key(key: str) -> tuple[str, str, str]:
+    """A JSON key as (label, unit, kind): ``decode_step_ms`` -> ``('decode step', 'ms', 'number')``."""
+    for suffix in sorted(KEY_UNITS, key=len, reverse=True):
+        if key.endswith(suffix) and len(key) > len(suffix):
+            unit, kind = KEY_UNITS[suffix]
+            return label(key[: -len(suffix)]), unit, kind
+    return label(key), "", "plain"
+
+
+def label(key: str) -> str:
+    """A JSON key as words: ``decode_mbu_wall`` -> ``decode MBU wall``."""
+    return " ".join(_WORDS.get(word, word) for word in key.split("_"))
+
+
+def by_key(key: str, value: Any) -> Text:
+    """The text of a JSON value, its unit taken from its key: ``by_key('stall_ms', 240.0)`` -> ``240 ms``."""
+    _, unit, kind = split_key(key)
+    if not is_known(value):
+        return Text(NOT_KNOWN, known=False)
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if not isinstance(value, int | float):
+        return Text(str(value))
+    if kind == "ns":
+        return Text(number(value / 1e6), "ms")
+    if kind == "si":
+        return Text(scaled(value, unit))
+    return Text(percent(value)) if kind == "pct" else Text(number(value), unit)
+
+
+def reason_for(mapping: Mapping[str, Any], key: str) -> str:
+    """Why ``mapping[key]`` is null: ``<key>_reason`` beside it, or its entry in ``mapping['null_reasons']``."""
+    beside = mapping.get(f"{key}_reason")
+    if beside:
+        return str(beside)
+    for name in ("null_reasons", "reasons"):
+        reasons = mapping.get(name)
+        if isinstance(reasons, Mapping) and reasons.get(key):
+            return str(reasons[key])
+    return ""
+
+
+def shorten(text: str, limit: int) -> str:
+    """``text`` with its middle left out where it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
