@@ -1,0 +1,69 @@
+"""Which file each ``--format`` writes, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..analysis.result import Analysis
+from ..ingest.errors import UsageError
+from .files import write_whole
+
+STDOUT_FORMATS = ("json", "md")
+_SUFFIXES = (".gz", ".sqlite", ".db", ".json", ".trace", ".pt", ".nsys-rep", ".ncu-rep", ".csv", ".parquet")
+
+
+def stem_of(source_name: str) -> str:
+    """The name of a capture without the suffixes of its format (``a.pt.trace.json.gz`` -> ``a``)."""
+    name = source_name
+    while True:
+        cut = next((name[: -len(s)] for s in _SUFFIXES if name.lower().endswith(s) and len(name) > len(s)), None)
+        if cut is None:
+            return name
+        name = cut
+
+
+def render(analysis: Analysis, output_format: str) -> bytes:
+    """One of the single-file text formats as bytes (html, json, md)."""
+    if output_format == "html":
+        from .html import render_html
+
+        return render_html(analysis).encode("utf-8")
+    if output_format == "json":
+        from .json_report import to_json
+
+        return to_json(analysis)
+    from .markdown import to_markdown
+
+    return to_markdown(analysis).encode("utf-8")
+
+
+def write_output(analysis: Analysis, output_format: str, folder: Path, stem: str) -> list[Path]:
+    """Write one format into ``folder`` and return the files written.
+
+    CSV and Parquet write one table each into ``folder/stem/``; the others ``folder/stem.<suffix>``.
+    """
+    if output_format in ("csv", "parquet"):
+        from .tables import write_tables
+
+        return write_tables(analysis, folder / stem, output_format)
+    if output_format in ("svg", "png"):
+        from .plots import write_plots
+
+        return write_plots(analysis, folder, stem, output_format)
+    if output_format == "perfetto":
+        from .perfetto import to_perfetto
+
+        path = folder / f"{stem}.perfetto.json"
+        write_whole(path, to_perfetto(analysis))
+        return [path]
+    path = folder / f"{stem}.{output_format}"
+    write_whole(path, render(analysis, output_format))
+    return [path]
+
+
+def stdout_format(formats: Sequence[str]) -> str:
+    """The one format that ``-o -`` prints. Raises UsageError unless it is JSON or Markdown alone."""
+    if len(formats) != 1 or formats[0] not in STDOUT_FORMATS:
+        raise UsageError("-o - prints one format alone: use --format json -o - or --format md -o -.")
+    return formats[0]
