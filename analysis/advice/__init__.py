@@ -1,0 +1,1 @@
+"""What would help: a step-time model of this capture, the workload's class, and the ranked findings."""

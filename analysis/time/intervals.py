@@ -1,0 +1,129 @@
+"""Sets of half-open time intervals ``[start, end)`` in int64 nanoseconds, a whole column at a time.
+
+An :class:`Intervals` is always *disjoint and sorted* (touching intervals are merged), which makes every question
+one pass: how long is it, what lies between, how much of it falls inside each of a million query windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Disjoint, sorted, non-empty intervals. Build one with :func:`union`; the constructor does not check."""
+
+    starts: Times
+    ends: Times
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @property
+    def total_ns(self) -> int:
+        """Summed length, ns."""
+        return int((self.ends - self.starts).sum()) if len(self.starts) else 0
+
+    def measure_until(self, times: npt.ArrayLike) -> Times:
+        """Length of the part before each of ``times`` (any order), ns."""
+        query: Times = np.asarray(times, dtype=np.int64)
+        if not len(self.starts):
+            return np.zeros(query.shape, dtype=np.int64)
+        lengths = self.ends - self.starts
+        before = np.concatenate(([0], np.cumsum(lengths)))
+        row = np.searchsorted(self.starts, query, side="right")
+        inside = np.minimum(query, self.ends[np.maximum(row - 1, 0)]) - self.starts[np.maximum(row - 1, 0)]
+        result: Times = np.where(row > 0, before[np.maximum(row - 1, 0)] + inside, 0)
+        return result
+
+    def measure_within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
+        """Length of the part inside each window ``[starts[k], ends[k])``; windows may overlap, ns."""
+        return self.measure_until(ends) - self.measure_until(starts)
+
+    def clip(self, start_ns: int, end_ns: int) -> Intervals:
+        """The part inside ``[start_ns, end_ns)``."""
+        starts = np.maximum(self.starts, start_ns)
+        ends = np.minimum(self.ends, end_ns)
+        keep = starts < ends
+        return Intervals(starts[keep], ends[keep])
+
+    def complement(self, start_ns: int, end_ns: int) -> Intervals:
+        """What ``[start_ns, end_ns)`` holds beside this set."""
+        inner = self.clip(start_ns, end_ns)
+        starts = np.concatenate((np.array([start_ns], dtype=np.int64), inner.ends))
+        ends = np.concatenate((inner.starts, np.array([end_ns], dtype=np.int64)))
+        keep = starts < ends
+        return Intervals(starts[keep], ends[keep])
+
+    def intersect(self, other: Intervals) -> Intervals:
+        """What lies in both sets."""
+        if not len(self) or not len(other):
+            return EMPTY
+        start_ns = int(max(self.starts[0], other.starts[0]))
+        end_ns = int(min(self.ends[-1], other.ends[-1]))
+        if start_ns >= end_ns:
+            return EMPTY
+        outside = merge([self.complement(start_ns, end_ns), other.complement(start_ns, end_ns)])
+        return outside.complement(start_ns, end_ns)
+
+    def subtract(self, other: Intervals) -> Intervals:
+        """What lies in this set and not in ``other``."""
+        if not len(self) or not len(other):
+            return self
+        return self.intersect(other.complement(int(self.starts[0]), int(self.ends[-1])))
+
+
+EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
+    """The union of intervals in any order; empty and negative ones add nothing."""
+    first: Times = np.asarray(starts, dtype=np.int64)
+    last: Times = np.asarray(ends, dtype=np.int64)
+    keep = last > first
+    if not keep.all():
+        first, last = first[keep], last[keep]
+    if not len(first):
+        return EMPTY
+    if (first[1:] < first[:-1]).any():
+        order = np.argsort(first, kind="stable")
+        first, last = first[order], last[order]
+    reach = np.maximum.accumulate(last)
+    # A new interval begins where nothing before reaches it.
+    fresh = np.concatenate(([True], first[1:] > reach[:-1]))
+    final = np.concatenate((fresh[1:], [True]))
+    return Intervals(first[fresh], reach[final])
+
+
+def merge(sets: Iterable[Intervals]) -> Intervals:
+    """The union of several sets."""
+    given = [s for s in sets if len(s)]
+    if not given:
+        return EMPTY
+    if len(given) == 1:
+        return given[0]
+    return union(np.concatenate([s.starts for s in given]), np.concatenate([s.ends for s in given]))
+
+
+def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
+    """Sum over the distinct ``keys`` of the length of each key's union, ns (one pass, no loop over keys).
+
+    Used for streams: kernels of one stream may overlap (programmatic dependent launch), so the sum of their
+    durations exceeds this length by the overlap.
+    """
+    first: Times = np.asarray(starts, dtype=np.int64)
+    last: Times = np.asarray(ends, dtype=np.int64)
+    if not len(first):
+        return 0
+    _, dense = np.unique(keys, return_inverse=True)
+    span = int(last.max() - first.min()) + 1
+    # Each key gets its own stretch of time, so one union serves all of them.
+    shift = dense.reshape(-1).astype(np.int64) * span - int(first.min())
+    return union(first + shift, last + shift).total_ns
