@@ -1,0 +1,352 @@
+"""Events of a PyTorch-profiler trace as columns.
+
+``Columns`` takes batches of decoded events and keeps only what the analysis needs, as small frames; texts and names are
+kept once. An event's ``args`` stay raw until its category says which fields matter, because the same key means different
+things in different categories (``grid`` is a list on a kernel and program text on a Triton op).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any
+
+import msgspec
+import polars as pl
+
+# Category spellings of today and of the profiler's first releases, in lower case.
+CATEGORIES = {
+    "kernel": "kernel",
+    "gpu_memcpy": "copy",
+    "memcpy": "copy",
+    "gpu_memset": "copy",
+    "memset": "copy",
+    "cuda_runtime": "call",
+    "cuda_driver": "call",
+    "hip_runtime": "call",
+    "runtime": "call",
+    "user_annotation": "annotation",
+    "gpu_user_annotation": "gpu_annotation",
+    "cpu_op": "op",
+    "operator": "op",
+    "trace": "span",
+}
+
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Event(msgspec.Struct, gc=False):
+    """One entry of ``traceEvents``; ``ts`` and ``dur`` stay text, because a float cannot hold them to the nanosecond."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = ""
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    dur: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class GpuArgs(msgspec.Struct, gc=False):
+    """Fields of a kernel, a copy or a call."""
+
+    device: Int64 | None = None
+    context: Int64 | None = None
+    stream: Int64 | None = None
+    correlation: Int64 | None = None
+    external: Int64 | None = msgspec.field(default=None, name="External id")
+    registers: Int64 | None = msgspec.field(default=None, name="registers per thread")
+    shared_memory: Int64 | None = msgspec.field(default=None, name="shared memory")
+    grid: list[Int64] | None = None
+    block: list[Int64] | None = None
+    bytes: Int64 | None = None
+    graph_id: Int64 | None = msgspec.field(default=None, name="graph id")
+    graph_node_id: Int64 | None = msgspec.field(default=None, name="graph node id")
+
+
+class OpArgs(msgspec.Struct, gc=False):
+    """Fields of an operator."""
+
+    external: Any = msgspec.field(default=None, name="External id")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+
+
+_GPU_ARGS = msgspec.json.Decoder(list[GpuArgs])
+_OP_ARG = msgspec.json.Decoder(OpArgs)
+_OP_ARGS = msgspec.json.Decoder(list[OpArgs])
+_GPU_FIELDS = {field.encode_name: field for field in msgspec.structs.fields(GpuArgs)}
+_INT32 = range(-(1 << 31), 1 << 31)
+
+
+def nanoseconds(texts: Sequence[bytes]) -> pl.Series:
+    """Microseconds written as decimal text, as exact int64 ns (null where it is no number).
+
+    A digit behind the third decimal rounds. Quotes around the number are ignored.
+    """
+    text = pl.Series("text", texts, dtype=pl.Binary).cast(pl.String, strict=False)
+    parts = pl.DataFrame({"text": text.str.strip_chars('" ')}).select(
+        pl.col("text"), pl.col("text").str.split_exact(".", 1).alias("part")
+    )
+    whole = pl.col("part").struct.field("field_0")
+    fraction = pl.col("part").struct.field("field_1").fill_null("")
+    thousandths = fraction.str.pad_end(4, "0").str.slice(0, 4).cast(pl.Int64, strict=False)
+    sign = pl.when(whole.str.starts_with("-")).then(-1).otherwise(1)
+    exact = whole.cast(pl.Int64, strict=False) * 1000 + sign * ((thousandths + 5) // 10)
+    result = parts.select(exact.alias("ns"), "text")
+    odd = result.get_column("ns").is_null() & (result.get_column("text").str.len_bytes() > 0)
+    if odd.any():  # exponents, as some writers use for round numbers
+        repaired = [_decimal_ns(value) for value in result.get_column("text").filter(odd)]
+        rows = odd.arg_true()
+        return result.get_column("ns").scatter(rows, repaired)
+    return result.get_column("ns")
+
+
+def _decimal_ns(text: str) -> int | None:
+    try:
+        return int((Decimal(text) * 1000).to_integral_value())
+    except (InvalidOperation, OverflowError):
+        return None
+
+
+class Dictionary:
+    """Values numbered in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Any, int] = {}
+
+    def encode(self, values: Iterable[Any]) -> list[int]:
+        """Numbers of ``values``."""
+        codes = self.codes
+        return [codes.setdefault(value, len(codes)) for value in values]
+
+    def values(self) -> list[Any]:
+        """The values in the order of their numbers."""
+        return list(self.codes)
+
+
+class Columns:
+    """Frames by kind of event, filled batch by batch; times are absolute ns as the trace gives them."""
+
+    def __init__(self) -> None:
+        self.names = Dictionary()  # kernel names
+        self.texts = Dictionary()  # calls, annotations
+        self.ops = Dictionary()  # (operator, its Input Dims as raw JSON)
+        self.threads = Dictionary()  # (pid, tid)
+        self.process_names: dict[Any, str] = {}
+        self.span: tuple[int, int] | None = None  # start and duration of the profiler's own span
+        self._parts: dict[str, list[pl.DataFrame]] = {}
+        self._adders: dict[str, Callable[[list[Event]], pl.DataFrame]] = {
+            "kernel": self._kernels,
+            "copy": self._copies,
+            "call": self._calls,
+            "annotation": self._annotations,
+            "gpu_annotation": self._gpu_annotations,
+            "op": self._ops,
+        }
+        self._category_of: dict[Any, str | None] = {}
+
+    def add(self, events: list[Event]) -> None:
+        """Take one batch."""
+        buckets: dict[str, list[Event]] = {}
+        category_of = self._category_of
+        for event in events:
+            category = event.cat
+            try:
+                kind = category_of[category]
+            except KeyError:
+                kind = category_of[category] = CATEGORIES.get(str(category).lower())
+            except TypeError:  # a category that cannot be a key, such as a list
+                continue
+            if kind is None:
+                if event.ph == "M":
+                    self._metadata(event)
+            elif event.ph == "X":
+                buckets.setdefault(kind, []).append(event)
+        for kind, members in buckets.items():
+            if kind == "span":
+                self._span(members)
+            else:
+                self._parts.setdefault(kind, []).append(self._adders[kind](members))
+
+    def frame(self, kind: str) -> pl.DataFrame:
+        """All events of ``kind``, in file order; an empty frame without columns when there are none."""
+        parts = self._parts.get(kind)
+        return pl.concat(parts) if parts else pl.DataFrame()
+
+    def count(self, kind: str) -> int:
+        """Number of events of ``kind``."""
+        return sum(part.height for part in self._parts.get(kind, ()))
+
+    def _times(self, events: list[Event]) -> dict[str, pl.Series]:
+        return {
+            "start_ns": nanoseconds([bytes(event.ts) for event in events]),
+            "duration_ns": nanoseconds([bytes(event.dur) for event in events]),
+        }
+
+    def _thread(self, events: list[Event]) -> pl.Series:
+        pairs = ((event.pid, event.tid) for event in events)
+        return pl.Series(self.threads.encode(pairs), dtype=pl.Int64)
+
+    def _kernels(self, events: list[Event]) -> pl.DataFrame:
+        args = _gpu_args(events)
+        shape = {
+            f"{what}_{axis}": pl.Series([_item(getattr(arg, what), place) for arg in args], dtype=pl.Int32)
+            for what in ("grid", "block")
+            for place, axis in enumerate("xyz")
+        }
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                **_placement(events, args),
+                "name_id": pl.Series(self.names.encode(_name(event) for event in events), dtype=pl.UInt32),
+                **shape,
+                "registers": pl.Series([arg.registers for arg in args], dtype=pl.Int64),
+                "shared_memory_bytes": pl.Series([arg.shared_memory for arg in args], dtype=pl.Int64),
+                "external": pl.Series([arg.external for arg in args], dtype=pl.Int64),
+                "graph_id": pl.Series([arg.graph_id for arg in args], dtype=pl.Int64),
+                "graph_node_id": pl.Series([arg.graph_node_id for arg in args], dtype=pl.Int64),
+            }
+        )
+
+    def _copies(self, events: list[Event]) -> pl.DataFrame:
+        args = _gpu_args(events)
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                **_placement(events, args),
+                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "bytes": pl.Series([arg.bytes for arg in args], dtype=pl.Int64),
+                "graph_node_id": pl.Series([arg.graph_node_id for arg in args], dtype=pl.Int64),
+            }
+        )
+
+    def _calls(self, events: list[Event]) -> pl.DataFrame:
+        args = _gpu_args(events)
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                "thread": self._thread(events),
+                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "correlation": pl.Series([arg.correlation for arg in args], dtype=pl.Int64),
+            }
+        )
+
+    def _annotations(self, events: list[Event]) -> pl.DataFrame:
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                "thread": self._thread(events),
+                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+            }
+        )
+
+    def _gpu_annotations(self, events: list[Event]) -> pl.DataFrame:
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                "device": pl.Series([_integer(event.pid) for event in events], dtype=pl.Int64),
+                "stream": pl.Series([_integer(event.tid) for event in events], dtype=pl.Int64),
+                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+            }
+        )
+
+    def _ops(self, events: list[Event]) -> pl.DataFrame:
+        args = _op_args(events)
+        keys = ((_name(event), bytes(arg.dims)) for event, arg in zip(events, args, strict=True))
+        return pl.DataFrame(
+            {
+                **self._times(events),
+                "thread": self._thread(events),
+                "op_id": pl.Series(self.ops.encode(keys), dtype=pl.UInt32),
+                "external": pl.Series([_integer(arg.external) for arg in args], dtype=pl.Int64),
+            }
+        )
+
+    def _span(self, events: list[Event]) -> None:
+        for event in events:
+            times = nanoseconds([bytes(event.ts), bytes(event.dur)])
+            if str(event.name).startswith("PyTorch Profiler") and not times.is_null().any():
+                self.span = (int(times[0]), int(times[1]))
+
+    def _metadata(self, event: Event) -> None:
+        if event.name == "process_name":
+            args = msgspec.json.decode(event.args)
+            if isinstance(args, dict) and isinstance(args.get("name"), str):
+                self.process_names[str(event.pid)] = args["name"]
+
+
+def _gpu_args(events: list[Event]) -> list[GpuArgs]:
+    """The args of ``events``; one event with an odd value costs that value, not the batch."""
+    try:
+        return _GPU_ARGS.decode(_joined(events))
+    except msgspec.ValidationError:
+        return [_tolerant(event.args) for event in events]
+
+
+def _op_args(events: list[Event]) -> list[OpArgs]:
+    try:
+        return _OP_ARGS.decode(_joined(events))
+    except msgspec.ValidationError:  # args that are no object
+        return [_OP_ARG.decode(event.args) if bytes(event.args).startswith(b"{") else OpArgs() for event in events]
+
+
+def _joined(events: list[Event]) -> bytes:
+    return b"[" + b",".join([bytes(event.args) for event in events]) + b"]"
+
+
+def _tolerant(raw: msgspec.Raw) -> GpuArgs:
+    args = msgspec.json.decode(raw)
+    if not isinstance(args, dict):
+        return GpuArgs()
+    values: dict[str, Any] = {}
+    for key, field in _GPU_FIELDS.items():
+        value = args.get(key)
+        if field.name in ("grid", "block"):
+            if isinstance(value, list) and all(_integer(item) is not None for item in value):
+                values[field.name] = [_integer(item) for item in value]
+        else:
+            values[field.name] = _integer(value)
+    return GpuArgs(**values)
+
+
+def _placement(events: list[Event], args: list[GpuArgs]) -> dict[str, pl.Series]:
+    """Device, context, stream and correlation; the event's pid and tid stand in for a missing device and stream."""
+    device = [
+        _integer(event.pid) if arg.device is None else arg.device for event, arg in zip(events, args, strict=True)
+    ]
+    stream = [
+        _integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)
+    ]
+    return {
+        "device": pl.Series(device, dtype=pl.Int64),
+        "context": pl.Series([arg.context for arg in args], dtype=pl.Int64),
+        "stream": pl.Series(stream, dtype=pl.Int64),
+        "correlation": pl.Series([arg.correlation for arg in args], dtype=pl.Int64),
+    }
+
+
+def _name(event: Event) -> str:
+    name = event.name
+    return name if type(name) is str else str(name)
+
+
+def _item(values: list[int] | None, place: int) -> int | None:
+    if values is None or len(values) <= place or values[place] not in _INT32:
+        return None
+    return values[place]
+
+
+_WHOLE = re.compile(r"-?\d{1,18}")
+
+
+def _integer(value: Any) -> int | None:
+    if type(value) is int:
+        return value if abs(value) < 1 << 63 else None
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        return int(value)
+    return None
