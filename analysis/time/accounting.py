@@ -1,0 +1,278 @@
+"""Every nanosecond of the window on every device: busy by phase, copies alone, idle by cause.
+
+Busy is the union of the kernels' intervals on one device, never their sum (which stands beside it under its own name);
+copies count where no kernel runs; the rest is idle. The three add up to the window exactly, which is asserted on every
+analysis. The idle of a capture whose graph replays are opaque is unknown: the kernels inside are not in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...ingest.trace import Trace
+from ..result import IDLE, IDLE_CAUSES, PHASES
+from .group_steps import split_groups
+from .idle import IdleContext, IdleIntervals, find_idle
+from .intervals import Intervals, merge, union, union_length_by_key
+
+OPAQUE = "graph replays are opaque: the kernels inside are not recorded, so idle time cannot be told from work"
+
+
+class AccountingError(AssertionError):
+    """An identity of the time account does not hold: a fault of ours, never of the capture."""
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """The time account of one device over the window, all in ns.
+
+    ``idle_ns`` and ``idle_ns_by_cause`` are None where graph replays are opaque (``reason`` says so).
+    ``kernel_time_sum_ns`` is the sum of durations, which exceeds ``busy_ns`` by overlap; ``same_stream_overlap_ns`` is
+    the part of it within single streams (programmatic dependent launch).
+    """
+
+    device_index: int
+    device: int
+    window_ns: int
+    busy_ns: int
+    copy_only_ns: int
+    idle_ns: int | None
+    phase_ns: Mapping[str, int]
+    idle_ns_by_cause: Mapping[str, int] | None
+    kernel_count: int
+    kernel_time_sum_ns: int
+    same_stream_overlap_ns: int
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class DeviceTimeline:
+    """The disjoint parts of one device's window as interval sets; together they cover the window."""
+
+    phases: Mapping[str, Intervals]  # by PHASES; prefill and decode at once is mixed
+    busy: Intervals
+    copy_only: Intervals
+    idle: IdleIntervals | None
+
+
+@dataclass(frozen=True)
+class TimeResult:
+    """What :func:`account_time` gives: the account per device, every idle interval, and the timelines behind them."""
+
+    window_start_ns: int
+    window_end_ns: int
+    devices: tuple[DeviceTime, ...]
+    idle: pl.DataFrame  # IDLE + host_late_ns: how much of it passed before the next launch call began
+    timelines: Mapping[int, DeviceTimeline]  # by device_index
+    opaque_graphs: bool
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the analysed window, ns."""
+        return self.window_end_ns - self.window_start_ns
+
+    def longest_idle(self, count: int = 100) -> pl.DataFrame:
+        """The ``count`` longest idle intervals in time order (IDLE schema): what the JSON lists."""
+        length = pl.col("end_ns") - pl.col("start_ns")
+        longest = self.idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
+        return longest.sort("start_ns", "device_index").select(list(IDLE))
+
+
+def account_time(
+    trace: Trace,
+    kernels: pl.DataFrame,
+    steps: pl.DataFrame,
+    groups: pl.DataFrame,
+    window_start_ns: int,
+    window_end_ns: int,
+    *,
+    opaque_graphs: bool = False,
+) -> TimeResult:
+    """Account for every nanosecond of ``[window_start_ns, window_end_ns)`` on every device that ran kernels in it.
+
+    ``kernels`` is Trace.kernels with KERNEL_TAGS, ``steps`` STEPS, ``groups`` GROUPS. Kernels count by their *step's*
+    phase; warm-up and other excluded kernels that lie inside the window are ``other``; whole-graph rows are busy time of
+    the step they lie in. Raises AccountingError when an identity fails.
+    """
+    if window_end_ns < window_start_ns:
+        raise ValueError(f"window ends before it starts: {window_start_ns} .. {window_end_ns}")
+    window = (window_start_ns, window_end_ns)
+    context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
+    columns = {d: _device_kernels(kernels, d) for d in kernels["device_index"].unique().to_list()}
+    graphs = {d: _graph_rows(trace, steps, d) for d in trace.graph_launches["device_index"].unique().to_list()}
+    present = sorted(set(columns) | set(graphs))
+
+    phase_sets = {d: _phase_sets(columns.get(d), graphs.get(d), window) for d in present}
+    phase_sets = {d: sets for d, sets in phase_sets.items() if any(len(s) for s in sets.values())}
+    busy = {d: merge(sets.values()) for d, sets in phase_sets.items()}
+    devices: list[DeviceTime] = []
+    timelines: dict[int, DeviceTimeline] = {}
+    for d, sets in phase_sets.items():
+        copy_only = _copies(trace, d, window).subtract(busy[d])
+        idle = None
+        if not opaque_graphs:
+            free = merge([busy[d], copy_only]).complement(*window)
+            idle = find_idle(context, trace, columns.get(d), d, free, busy)
+        timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle)
+        devices.append(_device_time(trace, d, columns.get(d), timelines[d], window))
+    return TimeResult(
+        window_start_ns, window_end_ns, tuple(devices), _idle_frame(trace, timelines), timelines, opaque_graphs
+    )
+
+
+@dataclass(frozen=True)
+class KernelColumns:
+    """One device's kernels as numpy columns, sorted by start."""
+
+    start_ns: npt.NDArray[np.int64]
+    end_ns: npt.NDArray[np.int64]
+    phase: npt.NDArray[np.int64]  # physical code of PHASES, of the step
+    launch: npt.NDArray[np.int64]
+    stream_key: npt.NDArray[np.int64]
+
+
+def _device_kernels(kernels: pl.DataFrame, device_index: int) -> KernelColumns:
+    mine = kernels.filter(pl.col("device_index") == device_index) if kernels["device_index"].n_unique() > 1 else kernels
+    other = PHASES.categories.to_list().index("other")
+    return KernelColumns(
+        start_ns=mine["start_ns"].to_numpy(),
+        end_ns=mine["end_ns"].to_numpy(),
+        phase=np.where(
+            mine["in_window"].to_numpy(), mine["step_phase"].to_physical().cast(pl.Int64).to_numpy(), other
+        ).astype(np.int64),
+        launch=mine["launch"].cast(pl.Int64).to_numpy(),
+        stream_key=(mine["context"].cast(pl.Int64) * (1 << 32) + mine["stream"].cast(pl.Int64)).to_numpy(),
+    )
+
+
+def _graph_rows(
+    trace: Trace, steps: pl.DataFrame, device_index: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Start, end and phase code of the whole-graph rows of a device; the phase is that of the step around it."""
+    rows = trace.graph_launches.filter(pl.col("device_index") == device_index)
+    start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    mine = steps.filter(pl.col("device_index") == device_index).sort("start_ns")
+    categories = PHASES.categories.to_list()
+    phase = np.full(len(start_ns), categories.index("unknown"), dtype=np.int64)
+    if len(mine) and len(start_ns):
+        row = np.searchsorted(mine["start_ns"].to_numpy(), start_ns, side="right") - 1
+        inside = (row >= 0) & (start_ns < mine["end_ns"].to_numpy()[np.maximum(row, 0)])
+        of_step = np.where(
+            mine["excluded"].to_numpy(),
+            categories.index("other"),
+            mine["phase"].to_physical().cast(pl.Int64).to_numpy(),
+        )
+        phase = np.where(inside, of_step[np.maximum(row, 0)], phase)
+    return start_ns, end_ns, phase
+
+
+def _phase_sets(
+    kernels: KernelColumns | None,
+    graphs: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    window: tuple[int, int],
+) -> dict[str, Intervals]:
+    """Disjoint interval sets by phase, clipped to the window.
+
+    An instant covered by prefill and decode at once is mixed; work of neither phase beside a phase's own work (the next
+    step's bookkeeping beside a decode kernel) does not change what the instant was spent on.
+    """
+    raw: dict[str, Intervals] = {}
+    for code, name in enumerate(PHASES.categories.to_list()):
+        parts = []
+        if kernels is not None:
+            chosen = kernels.phase == code
+            parts.append(union(kernels.start_ns[chosen], kernels.end_ns[chosen]))
+        if graphs is not None:
+            chosen = graphs[2] == code
+            parts.append(union(graphs[0][chosen], graphs[1][chosen]))
+        raw[name] = merge(parts).clip(*window)
+    mixed = merge([raw["mixed"], raw["prefill"].intersect(raw["decode"])])
+    phased = merge([raw["prefill"], raw["decode"], mixed])
+    other = raw["other"].subtract(phased)
+    return {
+        "prefill": raw["prefill"].subtract(mixed),
+        "decode": raw["decode"].subtract(mixed),
+        "mixed": mixed,
+        "other": other,
+        "unknown": raw["unknown"].subtract(merge([phased, other])),
+    }
+
+
+def _copies(trace: Trace, device_index: int, window: tuple[int, int]) -> Intervals:
+    mine = trace.copies.filter(pl.col("device_index") == device_index)
+    return union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()).clip(*window)
+
+
+def _device_time(
+    trace: Trace, device_index: int, kernels: KernelColumns | None, line: DeviceTimeline, window: tuple[int, int]
+) -> DeviceTime:
+    count = kernel_sum = overlap = 0
+    if kernels is not None:
+        start_ns = np.maximum(kernels.start_ns, window[0])
+        end_ns = np.minimum(kernels.end_ns, window[1])
+        inside = start_ns < end_ns
+        start_ns, end_ns = start_ns[inside], end_ns[inside]
+        count, kernel_sum = int(inside.sum()), int((end_ns - start_ns).sum())
+        overlap = kernel_sum - union_length_by_key(kernels.stream_key[inside], start_ns, end_ns)
+    phase_ns = {name: part.total_ns for name, part in line.phases.items()}
+    busy_ns, copy_ns, window_ns = line.busy.total_ns, line.copy_only.total_ns, window[1] - window[0]
+    if sum(phase_ns.values()) != busy_ns:
+        raise AccountingError(f"device {device_index}: phases {phase_ns} do not add up to busy {busy_ns} ns")
+    idle_ns = by_cause = None
+    if line.idle is not None:
+        by_cause = line.idle.ns_by_cause()
+        idle_ns = sum(by_cause.values())
+        if busy_ns + copy_ns + idle_ns != window_ns:
+            raise AccountingError(
+                f"device {device_index}: busy {busy_ns} + copies {copy_ns} + idle {idle_ns} is not the window {window_ns} ns"
+            )
+    return DeviceTime(
+        device_index=device_index,
+        device=_ordinal(trace, device_index),
+        window_ns=window_ns,
+        busy_ns=busy_ns,
+        copy_only_ns=copy_ns,
+        idle_ns=idle_ns,
+        phase_ns=phase_ns,
+        idle_ns_by_cause=by_cause,
+        kernel_count=count,
+        kernel_time_sum_ns=kernel_sum,
+        same_stream_overlap_ns=overlap,
+        reason=OPAQUE if line.idle is None else None,
+    )
+
+
+def _ordinal(trace: Trace, device_index: int) -> int:
+    return int(trace.devices["device"][device_index]) if device_index < trace.devices.height else device_index
+
+
+def _idle_frame(trace: Trace, timelines: Mapping[int, DeviceTimeline]) -> pl.DataFrame:
+    """Every idle interval of every device: IDLE and ``host_late_ns``, sorted by (start_ns, device_index)."""
+    all_causes = pl.Series(IDLE_CAUSES.categories, dtype=IDLE_CAUSES)
+    frames = []
+    for d, line in timelines.items():
+        if line.idle is None:
+            continue
+        frames.append(
+            pl.DataFrame(
+                {
+                    "start_ns": line.idle.intervals.starts,
+                    "end_ns": line.idle.intervals.ends,
+                    "cause": all_causes.gather(line.idle.cause.astype(np.uint32)),
+                    "host_late_ns": line.idle.host_late_ns,
+                }
+            ).with_columns(
+                pl.lit(_ordinal(trace, d), dtype=pl.Int32).alias("device"),
+                pl.lit(d, dtype=pl.Int32).alias("device_index"),
+            )
+        )
+    schema = {**IDLE, "host_late_ns": pl.Int64}
+    if not frames:
+        return pl.DataFrame(schema=schema)
+    return pl.concat(frames).select(list(schema)).sort("start_ns", "device_index")
+

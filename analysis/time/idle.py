@@ -1,0 +1,252 @@
+"""Why a device was idle: each idle interval gets one cause, decided by the operation that ended it.
+
+The operation that ends an interval had a launch call on some thread. In order:
+
+1. ``between_requests``: the interval ends before a prefill step and nobody was decoding (or nothing runs after it);
+2. ``host_sync``: that launch call came after the device had gone idle, and its thread came out of a synchronising
+   call (or a copy to the host that it waited for) only after the device had gone idle: it could not run ahead;
+3. ``launch_bound``: that launch call came after the device had gone idle (the host was late), or the operation was
+   queued and only the dispatch of a queued kernel, up to 10 us, passed;
+4. ``waiting_rank``: the operation was queued and other devices of its group were busy;
+5. ``unknown``: no launch call is recorded, or it was queued and something else held it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...ingest.trace import Trace
+from ..result import IDLE_CAUSES
+from .group_steps import GroupSteps, chain_decode_steps
+from .intervals import Intervals, Times, merge
+
+if TYPE_CHECKING:
+    from .accounting import KernelColumns
+
+DISPATCH_NS = 10_000  # between kernels that are already queued; graph nodes show 1 to 2 us, eager kernels a few
+BETWEEN_REQUESTS_NS = 1_000_000  # a shorter pause before a prefill is the host's work, not a lack of requests
+QUIET_NS = 20_000_000  # the same where it is unknown whether anybody was decoding
+CAUSES: tuple[str, ...] = tuple(IDLE_CAUSES.categories.to_list())
+LAUNCH_BOUND, HOST_SYNC, WAITING_RANK, BETWEEN_REQUESTS, UNKNOWN = range(5)
+Codes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class IdleIntervals:
+    """Idle intervals of one device with their cause (code in IDLE_CAUSES) and the host's share of each, ns."""
+
+    intervals: Intervals
+    cause: Codes
+    host_late_ns: Times
+
+    def ns_by_cause(self) -> dict[str, int]:
+        """Summed length per cause, ns; every cause is present."""
+        lengths = self.intervals.ends - self.intervals.starts
+        return {name: int(lengths[self.cause == code].sum()) for code, name in enumerate(CAUSES)}
+
+    def of_cause(self, code: int) -> Intervals:
+        """The intervals of one cause."""
+        chosen = self.cause == code
+        return Intervals(self.intervals.starts[chosen], self.intervals.ends[chosen])
+
+
+@dataclass(frozen=True)
+class DeviceSteps:
+    """Steps of one device by start; ``workless`` marks a prefill step that no decoding request waited for.
+
+    Its value is the shortest idle before it that counts as a lack of requests, -1 where somebody waited.
+    """
+
+    start_ns: Times
+    reach_ns: Times  # latest end of this and all earlier steps
+    workless_after_ns: Times
+
+
+@dataclass(frozen=True)
+class IdleContext:
+    """What deciding a cause needs beside the idle intervals, prepared once for all devices."""
+
+    launch_start_ns: Times
+    launch_end_ns: Times
+    launch_thread: Times
+    blocking: pl.DataFrame  # thread, end_ns of calls that waited for the device, sorted
+    steps: Mapping[int, DeviceSteps]
+    mates: Mapping[int, tuple[int, ...]]  # device_index -> the other devices of its group
+    pipeline: frozenset[int]
+
+    @staticmethod
+    def build(trace: Trace, groups: list[GroupSteps], steps: pl.DataFrame, group_frame: pl.DataFrame) -> IdleContext:
+        """Prepare from the whole capture; ``groups`` are the usable steps, ``steps`` all of them."""
+        workless = {g.group: _workless_steps(g) for g in groups}
+        mates: dict[int, tuple[int, ...]] = {}
+        pipeline: set[int] = set()
+        for devices, kind in group_frame.select("devices", "kind").iter_rows():
+            for d in devices:
+                mates[d] = tuple(other for other in devices if other != d)
+                if kind == "pipeline_parallel":
+                    pipeline.add(d)
+        by_device = {
+            int(mine["device_index"][0]): _device_steps(mine, workless)
+            for mine in steps.partition_by("device_index", maintain_order=True)
+        }
+        return IdleContext(
+            launch_start_ns=trace.launches["start_ns"].to_numpy(),
+            launch_end_ns=trace.launches["end_ns"].to_numpy(),
+            launch_thread=trace.launches["thread"].to_numpy(),
+            blocking=_blocking_calls(trace),
+            steps=by_device,
+            mates=mates,
+            pipeline=frozenset(pipeline),
+        )
+
+
+def find_idle(
+    context: IdleContext,
+    trace: Trace,
+    kernels: KernelColumns | None,
+    device_index: int,
+    free: Intervals,
+    busy: Mapping[int, Intervals],
+) -> IdleIntervals:
+    """Give each interval of ``free`` (what the device neither computed nor copied in) its cause."""
+    begin, end = free.starts, free.ends
+    call = _next_calls(context, trace, kernels, device_index, end)
+    late = call.known & (call.end_ns > begin)
+    host_late = np.where(late, np.clip(call.start_ns - begin, 0, end - begin), 0)
+    queued = call.known & ~late
+
+    others = [busy[d] for d in context.mates.get(device_index, ()) if d in busy]
+    mates_busy = merge(others).measure_within(begin, end) * 2 >= end - begin if others else np.zeros(len(free), bool)
+
+    cause = np.full(len(free), UNKNOWN, dtype=np.uint8)
+    cause[queued & mates_busy] = WAITING_RANK
+    cause[queued & (end - begin <= DISPATCH_NS)] = LAUNCH_BOUND
+    cause[late] = LAUNCH_BOUND
+    cause[late & (_last_blocking_end(context, call) > begin)] = HOST_SYNC
+    # In a pipeline the host of a stage blocks on the stage before it; without launches, busy ranks are all there is.
+    waits = mates_busy & (~call.known | (cause == HOST_SYNC) if device_index in context.pipeline else ~call.known)
+    cause[waits] = WAITING_RANK
+    cause[_between_requests(context.steps.get(device_index), begin, end) & ~waits] = BETWEEN_REQUESTS
+    return IdleIntervals(free, cause, host_late.astype(np.int64))
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """The launch call of the operation that ended each idle interval."""
+
+    known: npt.NDArray[np.bool_]
+    start_ns: Times
+    end_ns: Times
+    thread: Times
+
+
+def _next_calls(
+    context: IdleContext, trace: Trace, kernels: KernelColumns | None, device_index: int, end: Times
+) -> _Calls:
+    """The operation starting exactly where an interval ends: a kernel, else a whole graph, else a copy."""
+    known = np.zeros(len(end), dtype=bool)
+    start_ns, end_ns, thread = (np.zeros(len(end), dtype=np.int64) for _ in range(3))
+    if kernels is not None and len(kernels.start_ns) and len(context.launch_start_ns):
+        row = np.minimum(np.searchsorted(kernels.start_ns, end), len(kernels.start_ns) - 1)
+        launch = np.where(kernels.start_ns[row] == end, kernels.launch[row], -1)
+        known = launch >= 0
+        start_ns = context.launch_start_ns[launch]
+        end_ns = context.launch_end_ns[launch]
+        thread = context.launch_thread[launch]
+    for operations, calls in ((trace.graph_launches, trace.launches), (trace.copies, trace.api_calls)):
+        mine = operations.filter(pl.col("device_index") == device_index)
+        if mine.is_empty() or calls.is_empty() or known.all():
+            continue
+        columns = ["process", "correlation_id"]
+        called = (
+            mine.select("start_ns", *columns)
+            .join(
+                calls.select(
+                    *columns, pl.col("start_ns").alias("call_start"), pl.col("end_ns").alias("call_end"), "thread"
+                ).unique(subset=columns, keep="first", maintain_order=True),
+                on=columns,
+                how="inner",
+            )
+            .sort("start_ns", "call_start")
+        )
+        if called.is_empty():
+            continue
+        starts = called["start_ns"].to_numpy()
+        row = np.minimum(np.searchsorted(starts, end), len(starts) - 1)
+        found = ~known & (starts[row] == end)
+        start_ns = np.where(found, called["call_start"].to_numpy()[row], start_ns)
+        end_ns = np.where(found, called["call_end"].to_numpy()[row], end_ns)
+        thread = np.where(found, called["thread"].to_numpy()[row], thread)
+        known |= found
+    return _Calls(known, start_ns, end_ns, thread)
+
+
+def _blocking_calls(trace: Trace) -> pl.DataFrame:
+    """Calls after which the thread knew the device to be done: synchronisations, and copies to the host it waited for."""
+    calls = trace.api_calls
+    syncs = calls.filter(pl.col("kind").cast(pl.String) == "sync").select("thread", "end_ns")
+    to_host = trace.copies.filter(pl.col("kind").cast(pl.String) == "d2h").select(
+        "process", "correlation_id", pl.col("end_ns").alias("copied_ns")
+    )
+    waited = (
+        calls.filter(pl.col("kind").cast(pl.String) == "copy")
+        .join(to_host, on=["process", "correlation_id"], how="inner")
+        .filter(pl.col("end_ns") >= pl.col("copied_ns"))
+        .select("thread", "end_ns")
+    )
+    return pl.concat([syncs, waited]).sort("thread", "end_ns")
+
+
+def _last_blocking_end(context: IdleContext, call: _Calls) -> Times:
+    """End of the last blocking call on the launching thread before the launch call began; the least int64 if none."""
+    result = np.full(len(call.known), np.iinfo(np.int64).min, dtype=np.int64)
+    for mine in context.blocking.partition_by("thread"):
+        ends = mine["end_ns"].to_numpy()
+        rows = np.flatnonzero(call.known & (call.thread == mine["thread"][0]))
+        last = np.searchsorted(ends, call.start_ns[rows], side="right") - 1
+        result[rows] = np.where(last >= 0, ends[np.maximum(last, 0)], result[rows])
+    return result
+
+
+def _workless_steps(group: GroupSteps) -> dict[int, int]:
+    """Prefill steps that no decoding request waited for: step index -> the shortest idle that shows a lack of work."""
+    chain = chain_decode_steps(group)
+    shortest: dict[int, int] = {}
+    closing_gap = np.searchsorted(group.index[chain.closing], group.index, side="left")
+    for row in np.flatnonzero(group.is_prefill):
+        gap = int(closing_gap[row])
+        first_before = gap < len(chain.closing) and row > chain.before[gap]
+        held = float(chain.held[gap]) if first_before else float("nan")
+        if held == 0:
+            shortest[int(group.index[row])] = BETWEEN_REQUESTS_NS
+        elif np.isnan(held):
+            shortest[int(group.index[row])] = QUIET_NS
+    return shortest
+
+
+def _device_steps(mine: pl.DataFrame, workless: Mapping[int, Mapping[int, int]]) -> DeviceSteps:
+    mine = mine.sort("start_ns", "index")
+    shortest = [workless.get(g, {}).get(i, -1) for g, i in mine.select("group", "index").iter_rows()]
+    return DeviceSteps(
+        start_ns=mine["start_ns"].to_numpy(),
+        reach_ns=np.maximum.accumulate(mine["end_ns"].to_numpy()),
+        workless_after_ns=np.array(shortest, dtype=np.int64),
+    )
+
+
+def _between_requests(steps: DeviceSteps | None, begin: Times, end: Times) -> npt.NDArray[np.bool_]:
+    """Intervals outside every step and before a prefill that nobody decoding waited for, or behind the last step."""
+    if steps is None:
+        return np.zeros(len(begin), dtype=bool)
+    before = np.searchsorted(steps.start_ns, begin, side="right") - 1
+    inside = (before >= 0) & (steps.reach_ns[np.maximum(before, 0)] >= end)
+    after = np.searchsorted(steps.start_ns, end, side="left")
+    is_last = after == len(steps.start_ns)
+    shortest = np.where(is_last, BETWEEN_REQUESTS_NS, steps.workless_after_ns[np.minimum(after, len(steps.start_ns) - 1)])
+    return ~inside & (shortest >= 0) & (end - begin >= shortest)
