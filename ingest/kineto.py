@@ -13,6 +13,7 @@ to the operator that launched them. A graph replay's kernels share the correlati
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,20 @@ def sniff(path: Path, head: bytes) -> bool:
     return text.startswith(b"[") and b'"ph"' in text[:4096]
 
 
-def read(path: Path) -> Trace:
-    """Read the trace at ``path``.
+def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
+    """Read the trace at ``path``; ``progress`` is told how many events have been read.
 
     Raises NotACaptureError when the JSON is damaged, cut off or no profiler trace, and CannotAnswerError when it holds
     no kernels or only a CUDA-graph capture.
     """
     columns = Columns()
     stream = EventStream(path, Event)
+    events = 0
     for batch in stream:
         columns.add(batch)
+        events += len(batch)
+        if progress:
+            progress(f"{events:,} trace events read")
     if not columns.count("kernel"):
         raise _without_kernels(path, columns, stream.facts)
     frames = assemble(columns, stream.facts)
