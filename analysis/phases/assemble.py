@@ -1,0 +1,99 @@
+"""Markers and kernel order together give the steps of every lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import COPY_KINDS, Trace
+from .columns import Bools, Columns, Ints, column
+from .link import LinkResult
+from .marker_steps import MarkerSteps
+from .sequence_steps import common_layers, find_sequence_steps, view_lane
+
+DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
+
+
+@dataclass(frozen=True)
+class RawSteps:
+    """Steps before phases: the step of each kernel and one row per step, sorted by (lane, start)."""
+
+    step: Ints  # per kernel, row of ``frame``, -1 = outside every step
+    frame: pl.DataFrame  # lane, marker (row of the marker frame, -1), attention
+    layers: int | None
+
+
+def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: MarkerSteps) -> RawSteps:
+    """Steps of every lane: those that markers name, and for kernels outside them those that their order shows."""
+    code = np.full(columns.count, -1, dtype=np.int64)
+    width = markers.frame.height
+    marked = markers.step >= 0
+    code[marked] = columns.lane[marked] * max(width, 1) + markers.step[marked]
+    used = len(columns.lane_device) * max(width, 1)
+    anchors = layer_anchors(trace, columns)
+    for lane in range(len(columns.lane_device)):
+        rows = np.flatnonzero((columns.lane == lane) & ~marked & ~columns.load_time)
+        if not anchors[rows].any():
+            continue
+        copies = host_copies(trace, columns.lane_device[lane])
+        found = find_sequence_steps(view_lane(columns, rows, link.replay, anchors, copies))
+        inside = split_by_markers(found.step, columns, lane, rows, marked)
+        code[rows] = np.where(inside >= 0, used + inside, -1)
+        used += int(inside.max()) + 1
+    return number_steps(columns, markers, code, anchors)
+
+
+def layer_anchors(trace: Trace, columns: Columns) -> Bools:
+    """Kernels that mark layers: attention; where a lane has none, the softmax of unfused attention."""
+    anchors = columns.is_op("attention")
+    softmax = trace.names["name"].str.contains("(?i)softmax").to_numpy()
+    for lane in range(len(columns.lane_device)):
+        mine = columns.lane == lane
+        if not anchors[mine].any() and columns.count:
+            anchors = anchors | (mine & softmax[columns.name])
+    return anchors
+
+
+def host_copies(trace: Trace, device: int) -> Ints:
+    """Start times of copies from this device to the host, sorted."""
+    copies = trace.copies
+    if copies.height == 0:
+        return np.zeros(0, dtype=np.int64)
+    to_host = copies.filter((pl.col("device_index") == device) & (pl.col("kind") == pl.lit("d2h", dtype=COPY_KINDS)))
+    return np.sort(column(to_host, "start_ns"))
+
+
+def split_by_markers(step: Ints, columns: Columns, lane: int, rows: Ints, marked: Bools) -> Ints:
+    """Steps found among the kernels outside markers never reach across a marked step: cut them there."""
+    others = np.flatnonzero((columns.lane == lane) & marked)
+    if len(others) == 0:
+        return step
+    stretch = np.searchsorted(others, rows)
+    pairs = pl.DataFrame({"step": step, "stretch": stretch})
+    dense = pairs.select(pl.struct("step", "stretch").rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
+    return np.where(step >= 0, dense, -1)
+
+
+def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bools) -> RawSteps:
+    """Number the steps by (lane, first kernel) and keep of the unmarked ones only those with an attention launch."""
+    rows = np.flatnonzero(code >= 0)
+    width = max(markers.frame.height, 1)
+    frame = (
+        pl.DataFrame(
+            {"code": code[rows], "row": rows, "lane": columns.lane[rows], "anchor": anchors[rows].astype(np.int64)}
+        )
+        .group_by("code")
+        .agg(pl.col("row").min(), pl.col("lane").first(), pl.col("anchor").sum().alias("attention"))
+    )
+    marked = pl.col("code") < len(columns.lane_device) * width
+    kept = frame.filter(marked | (pl.col("attention") > 0)).sort("lane", "row")
+    kept = kept.with_columns(
+        marker=pl.when(marked & (markers.frame.height > 0)).then(pl.col("code") % width).otherwise(-1)
+    )
+    number = np.full(int(code.max(initial=-1)) + 2, -1, dtype=np.int64)
+    number[kept["code"].to_numpy()] = np.arange(kept.height)
+    step = np.where(code >= 0, number[code], -1)
+    layers = common_layers(kept["attention"].to_numpy())
+    return RawSteps(step, kept.select("lane", "marker", "attention"), layers)

@@ -1,0 +1,65 @@
+"""Phase and evidence of every kernel: its own where its name is sure inside a mixed step, else its step's."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import Trace
+from ..result import EVIDENCE, OP_CLASSES, PHASES
+from .columns import HINT, PHASE, Bools, Columns, Ints
+from .link import LinkResult
+
+EVIDENCE_CODE = {name: code for code, name in enumerate(EVIDENCE.categories.to_list())}
+
+
+def tag_kernels(
+    trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame, in_window: Bools
+) -> pl.DataFrame:
+    """Trace.kernels with the columns of KERNEL_TAGS."""
+    step_phase, evidence = spread_over_kernels(columns, link, step, steps)
+    phase = own_phase(columns, step_phase)
+    named = phase != step_phase
+    evidence = np.where(named, EVIDENCE_CODE["kernel_name"], evidence)
+    outside = step < 0
+    kernels = trace.kernels.with_columns(
+        pl.Series("launch", link.launch, dtype=pl.Int32),
+        as_enum("op_class", columns.op, OP_CLASSES),
+        as_enum("phase", phase, PHASES),
+        as_enum("step_phase", step_phase, PHASES),
+        as_enum("evidence", np.where(outside & columns.load_time, EVIDENCE_CODE["kernel_name"], evidence), EVIDENCE),
+        pl.Series("step", step, dtype=pl.Int32),
+        pl.Series("in_window", in_window, dtype=pl.Boolean),
+    )
+    return kernels
+
+
+def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Phase and evidence each kernel has from its step: the rung applies to the kernels that showed it."""
+    padded = np.append(steps["phase"].to_physical().to_numpy().astype(np.int64), PHASE["unknown"])
+    rung = np.append(steps["evidence"].to_physical().to_numpy().astype(np.int64), EVIDENCE_CODE["none"])
+    phase, evidence = padded[step], rung[step]
+    phase = np.where((step < 0) & columns.load_time, PHASE["other"], phase)
+    context = EVIDENCE_CODE["step_context"]
+    attention = columns.is_op("attention", "gemm", "moe_gemm") & (columns.hint != 0)
+    for name, shown in (
+        ("kernel_name", attention),
+        ("launch_geometry", columns.exact_tokens),
+        ("graph_replay", link.replay >= 0),
+    ):
+        evidence = np.where((evidence == EVIDENCE_CODE[name]) & ~shown, context, evidence)
+    return phase, evidence
+
+
+def own_phase(columns: Columns, step_phase: Ints) -> Ints:
+    """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase."""
+    attention = columns.is_op("attention", "attention_combine") & columns.hint_sure
+    open_step = np.isin(step_phase, [PHASE["mixed"], PHASE["unknown"]])
+    for kind in ("decode", "prefill"):
+        step_phase = np.where(attention & open_step & (columns.hint == HINT[kind]), PHASE[kind], step_phase)
+    return step_phase
+
+
+def as_enum(name: str, codes: Ints, dtype: pl.Enum) -> pl.Series:
+    """Codes of an enum as its column."""
+    return pl.Series(name, codes.astype(np.uint32)).cast(dtype)

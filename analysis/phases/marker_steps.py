@@ -1,0 +1,178 @@
+"""Steps from the engine's own ranges: each launch call falls into the step range open on its thread.
+
+Ranges of different grammars may nest (a runner's range around a scheduler's): the outer one is the step and takes
+counts from the inner one where it has none. A label that repeats for one step is one step. Work launched after a
+range has closed (lm_head and sampler of runners that sample later) belongs to the step before on that thread; metadata
+launched just before a range opens belongs to the step it opens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import Trace
+from .columns import Bools, Columns, Ints
+from .link import LinkResult, ThreadIntervals, enclosing_interval, outermost
+
+FACTS = (
+    "prefill_requests",
+    "prefill_tokens",
+    "decode_requests",
+    "decode_tokens",
+    "padded_requests",
+    "prefill_kv",
+    "prefill_qk",
+    "prefill_qq",
+    "decode_kv",
+    "decode_qk",
+    "verify_width",
+    "step_index",
+)
+
+
+@dataclass(frozen=True)
+class MarkerSteps:
+    """Steps that ranges name: one row per step range kept, and the step of each kernel (-1 = none)."""
+
+    frame: pl.DataFrame  # start_ns, end_ns, process, thread, text_id, phase, grammar, engine + FACTS
+    step: Ints  # per kernel
+    ranges_seen: int  # step ranges in the capture, before merging
+    ambiguous: Bools  # per kernel: tied by its neighbours on the stream, not by a launch call of its own
+
+
+def step_ranges(trace: Trace, texts: pl.DataFrame) -> pl.DataFrame:
+    """CPU ranges whose text is a step of an engine's grammar, with the facts of the text."""
+    facts = texts.select("text_id", "grammar", "engine", "role", "phase", *FACTS)
+    wanted = facts.filter(pl.col("role") == "step")
+    if wanted.height == 0 or trace.ranges.height == 0:
+        return empty_ranges(facts)
+    ranges = trace.ranges.filter(pl.col("text_id").is_in(wanted["text_id"].implode()))
+    cpu = ranges.filter(pl.col("kind") != "gpu_annotation")
+    return cpu.join(wanted, on="text_id", how="left", maintain_order="left")
+
+
+def empty_ranges(facts: pl.DataFrame) -> pl.DataFrame:
+    """No step ranges, with every column."""
+    columns = {"start_ns": pl.Int64, "end_ns": pl.Int64, "process": pl.Int64, "thread": pl.Int64, "kind": pl.String}
+    return pl.DataFrame(schema={**columns, **facts.schema})
+
+
+def merge_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
+    """One row per step: nested ranges fold into the outermost, repeats of an indexed label into the first.
+
+    Adds ``piece`` rows' own intervals as column ``step_key``; sorted by (thread, start).
+    """
+    ordered = ranges.with_columns(length=pl.col("start_ns") - pl.col("end_ns")).sort("thread", "start_ns", "length")
+    start, end = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
+    thread = ordered["thread"].to_numpy()
+    outer = np.ones(len(start), dtype=bool)
+    for low, high in thread_slices(thread):
+        outer[low:high] = outermost(start[low:high], end[low:high])
+    owner = np.cumsum(outer) - 1
+    rows = ordered.with_columns(pl.Series("piece", owner), pl.Series("outer", outer))
+    first_known = [pl.col(name).drop_nulls().first() for name in ("phase", *FACTS)]
+    kept = ("start_ns", "end_ns", "process", "thread", "text_id", "grammar", "engine")
+    pieces = rows.group_by("piece", maintain_order=True).agg(*[pl.col(name).first() for name in kept], *first_known)
+    label = pl.struct("thread", "text_id", "step_index").rank("dense")
+    key = pl.when(pl.col("step_index").is_not_null()).then(label).otherwise(-1 - pl.col("piece").cast(pl.Int64))
+    pieces = pieces.with_columns(key.alias("label"))
+    return pieces.with_columns(pl.col("piece").first().over("label").alias("step_key"))
+
+
+def thread_slices(thread: Ints) -> list[tuple[int, int]]:
+    """Slices of equal values of a sorted array."""
+    if len(thread) == 0:
+        return []
+    edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
+    bounds = [0, *edges.tolist(), len(thread)]
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: pl.DataFrame) -> MarkerSteps:
+    """Tie kernels to the step ranges of ``texts`` (the parsed marker texts) through their launch calls."""
+    ranges = step_ranges(trace, texts)
+    nothing = np.full(columns.count, -1, dtype=np.int64)
+    if ranges.height == 0:
+        return MarkerSteps(ranges, nothing, 0, np.zeros(columns.count, bool))
+    pieces = merge_ranges(ranges)
+    piece_of_launch = assign_launches(trace, columns, link, pieces)
+    key = pieces["step_key"].cast(pl.Int64).to_numpy()
+    of_kernel = np.where(link.launch >= 0, piece_of_launch[np.maximum(link.launch, 0)], -1)
+    of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
+    filled, ambiguous = fill_from_neighbours(columns, link, of_kernel)
+    steps = pieces.group_by("step_key", maintain_order=True).agg(
+        pl.col("end_ns").max(), *[pl.col(c).first() for c in pieces.columns if c not in ("step_key", "end_ns", "piece")]
+    )
+    row_of_key = np.full(int(key.max()) + 1, -1, dtype=np.int64)
+    row_of_key[steps["step_key"].cast(pl.Int64).to_numpy()] = np.arange(steps.height)
+    step = np.where(filled >= 0, row_of_key[np.maximum(filled, 0)], -1)
+    return MarkerSteps(steps, step, ranges.height, ambiguous)
+
+
+def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl.DataFrame) -> Ints:
+    """The piece of each launch: the range around it on its thread, else the neighbour range it belongs to."""
+    launches = trace.launches
+    time, thread = launches["start_ns"].to_numpy(), launches["thread"].to_numpy()
+    result = np.full(launches.height, -1, dtype=np.int64)
+    closes = closing_launches(columns, link, launches.height)
+    threads = pieces["thread"].to_numpy()
+    starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
+    for low, high in thread_slices(threads):
+        mine = np.flatnonzero(thread == threads[low])
+        order = mine[np.argsort(time[mine], kind="stable")]
+        intervals = ThreadIntervals(starts[low:high], ends[low:high], np.arange(low, high))
+        inside = enclosing_interval(intervals, time[order])
+        placed = place_outside(inside, time[order], intervals, closes[order])
+        result[order] = np.where(placed >= 0, placed + low, -1)
+    return result
+
+
+def closing_launches(columns: Columns, link: LinkResult, launches: int) -> Bools:
+    """Launches of a GEMM, sampler or collective: after a range they still belong to it."""
+    closes = np.zeros(launches, dtype=bool)
+    rows = columns.is_op("gemm", "sampling", "gemm_reduce", "attention", "moe_gemm", "norm") & (link.launch >= 0)
+    closes[link.launch[rows]] = True
+    return closes
+
+
+def place_outside(inside: Ints, time: Ints, intervals: ThreadIntervals, closes: Bools) -> Ints:
+    """Launches between two ranges: up to the last closing one they belong to the range before, later ones to the next.
+
+    Launches before the first range of the thread belong to it only if they come within one range length of it.
+    """
+    placed = inside.copy()
+    loose = np.flatnonzero(inside < 0)
+    if len(loose) == 0:
+        return placed
+    gap = np.searchsorted(intervals.start, time[loose], side="right")  # number of ranges begun
+    last_close = np.full(len(intervals.start) + 1, -1, dtype=np.int64)
+    closing = closes[loose]
+    np.maximum.at(last_close, gap[closing], np.flatnonzero(closing))
+    to_previous = np.arange(len(loose)) <= last_close[gap]
+    has_next = gap < len(intervals.start)
+    following = np.minimum(gap, len(intervals.start) - 1)
+    reach = np.median(intervals.end - intervals.start)
+    near = intervals.start[following] - time[loose] <= max(reach, 1_000_000)
+    target = np.where(to_previous, gap - 1, np.where(has_next & near, gap, gap - 1))
+    placed[loose] = np.where((gap == 0) & (to_previous | ~near), -1, target)
+    return placed
+
+
+def fill_from_neighbours(columns: Columns, link: LinkResult, step: Ints) -> tuple[Ints, Bools]:
+    """Kernels without a launch record take the step of their neighbours on the stream when both sides agree."""
+    lost = link.launch < 0
+    if not lost.any() or not (step >= 0).any():
+        return step, np.zeros(len(step), dtype=bool)
+    frame = pl.DataFrame({"stream": columns.stream, "step": step}).with_columns(
+        pl.when(pl.Series(lost)).then(None).otherwise(pl.col("step")).alias("known")
+    )
+    sides = frame.select(
+        pl.col("known").forward_fill().over("stream").alias("before"),
+        pl.col("known").backward_fill().over("stream").alias("after"),
+    )
+    before, after = sides["before"].fill_null(-1).to_numpy(), sides["after"].fill_null(-1).to_numpy()
+    agree = lost & (before >= 0) & (before == after)
+    return np.where(agree, before, step), agree
