@@ -1,0 +1,96 @@
+"""Names and texts: ids of ``StringIds`` and free text become dense ids of the Trace."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from ..trace import NAMES, TEXTS
+from .database import Database, as_text, identifier
+
+IN_CHUNK = 500
+LOOKUP_LIMIT = 8_000_000  # ids below this are mapped through a table instead of a sort
+
+
+class Strings:
+    """The ``StringIds`` of a file, looked up for the ids that are used (the table may hold a million symbols)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._table = database.find("StringIds")
+
+    def values(self, ids: np.ndarray) -> dict[int, str]:
+        """Text of each id that has a row; dangling ids are absent from the answer."""
+        wanted = np.unique(ids[ids >= 0])
+        if self._table is None or wanted.size == 0:
+            return {}
+        columns = self._database.columns(self._table)
+        if "id" not in columns or "value" not in columns:
+            return {}
+        query = f"SELECT {identifier(columns['id'])}, {identifier(columns['value'])} FROM {identifier(self._table)}"
+        execute = self._database.connection.execute
+        found: dict[int, str] = {}
+        if wanted.size > 20 * IN_CHUNK or not self._indexed():
+            keep = set(wanted.tolist())
+            rows = (row for row in execute(query) if row[0] in keep)
+            found.update((int(key), as_text(value) or "") for key, value in rows)
+            return found
+        for begin in range(0, wanted.size, IN_CHUNK):
+            chunk = ",".join(map(str, wanted[begin : begin + IN_CHUNK].tolist()))
+            rows = execute(f"{query} WHERE {identifier(columns['id'])} IN ({chunk})")
+            found.update((int(key), as_text(value) or "") for key, value in rows)
+        return found
+
+    def _indexed(self) -> bool:
+        info = self._database.connection.execute(f"PRAGMA table_info({identifier(str(self._table))})").fetchall()
+        return any(str(row[1]).lower() == "id" and row[5] for row in info)
+
+
+def dense(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct values in ascending order, and for each value its place among them (uint32)."""
+    if values.size == 0:
+        return values, np.empty(0, dtype=np.uint32)
+    low, high = int(values.min()), int(values.max())
+    if high - low >= LOOKUP_LIMIT:
+        distinct, codes = np.unique(values, return_inverse=True)
+        return distinct, codes.astype(np.uint32)
+    shifted = values - low
+    seen = np.zeros(high - low + 1, dtype=bool)
+    seen[shifted] = True
+    place = np.cumsum(seen, dtype=np.uint32) - np.uint32(1)
+    return np.flatnonzero(seen) + low, place[shifted]
+
+
+class TextPool:
+    """Collects texts from several frames under one dense numbering."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+
+    def add(self, texts: list[str]) -> np.ndarray:
+        """The id of each text, new ones numbered on."""
+        ids = self._ids
+        return np.fromiter((ids.setdefault(text, len(ids)) for text in texts), dtype=np.uint32, count=len(texts))
+
+    def frame(self) -> pl.DataFrame:
+        """The TEXTS frame."""
+        texts = list(self._ids)
+        return pl.DataFrame({"text_id": np.arange(len(texts), dtype=np.uint32), "text": texts}, schema=dict(TEXTS))
+
+
+def short_name(name: str) -> str:
+    """A name up to its first ``<`` or ``(``, without a leading return type."""
+    cut = min((at for at in (name.find("<"), name.find("(")) if at > 0), default=len(name))
+    return name[:cut].rsplit(" ", 1)[-1].strip() or name
+
+
+def names_frame(names: list[tuple[str, str]]) -> pl.DataFrame:
+    """The NAMES frame of (name, short name) pairs."""
+    return pl.DataFrame(
+        {
+            "name_id": np.arange(len(names), dtype=np.uint32),
+            "name": [name for name, _ in names],
+            "short_name": [short or short_name(name) for name, short in names],
+        },
+        schema=dict(NAMES),
+    )
