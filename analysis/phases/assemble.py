@@ -11,7 +11,7 @@ from ...ingest.trace import COPY_KINDS, Trace
 from .columns import Bools, Columns, Ints, column
 from .link import LinkResult
 from .marker_steps import MarkerSteps
-from .sequence_steps import common_layers, find_sequence_steps, view_lane
+from .sequence_steps import common_layers, find_sequence_steps, layer_groups, view_lane
 
 DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
 
@@ -33,6 +33,7 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     code[marked] = columns.lane[marked] * max(width, 1) + markers.step[marked]
     used = len(columns.lane_device) * max(width, 1)
     anchors = layer_anchors(trace, columns)
+    layers = layer_starts(columns, link, anchors)
     for lane in range(len(columns.lane_device)):
         rows = np.flatnonzero((columns.lane == lane) & ~marked & ~columns.load_time)
         if not anchors[rows].any():
@@ -42,7 +43,7 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
         inside = split_by_markers(found.step, columns, lane, rows, marked)
         code[rows] = np.where(inside >= 0, used + inside, -1)
         used += int(inside.max()) + 1
-    return number_steps(columns, markers, code, anchors)
+    return number_steps(columns, markers, code, layers)
 
 
 def layer_anchors(trace: Trace, columns: Columns) -> Bools:
@@ -54,6 +55,17 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
         if not anchors[mine].any() and columns.count:
             anchors = anchors | (mine & softmax[columns.name])
     return anchors
+
+
+def layer_starts(columns: Columns, link: LinkResult, anchors: Bools) -> Bools:
+    """The first attention kernel of every layer."""
+    starts = np.zeros(columns.count, dtype=bool)
+    gemm = columns.is_op("gemm", "moe_gemm")
+    for lane in range(len(columns.lane_device)):
+        rows = np.flatnonzero(columns.lane == lane)
+        first, _ = layer_groups(anchors[rows], gemm[rows], link.replay[rows])
+        starts[rows[first]] = True
+    return starts
 
 
 def host_copies(trace: Trace, device: int) -> Ints:

@@ -62,4 +62,4 @@ def own_phase(columns: Columns, step_phase: Ints) -> Ints:
 
 def as_enum(name: str, codes: Ints, dtype: pl.Enum) -> pl.Series:
     """Codes of an enum as its column."""
-    return pl.Series(name, codes.astype(np.uint32)).cast(dtype)
+    return pl.Series(name, dtype.categories, dtype=dtype).gather(pl.Series(codes))

@@ -71,7 +71,7 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies
 def find_sequence_steps(lane: LaneView) -> Sequence:
     """Cut one lane into steps. With no attention launch there is nothing to cut: no steps."""
     count = len(lane.start)
-    first, last = layer_groups(lane)
+    first, last = layer_groups(lane.attention, lane.gemm, lane.replay)
     if len(first) == 0:
         return Sequence(np.full(count, -1, np.int64), np.zeros(0, np.int64), None, "none")
     seam, kind = find_seams(lane, first, last)
@@ -85,14 +85,14 @@ def find_sequence_steps(lane: LaneView) -> Sequence:
     return Sequence(step, attention, common_layers(attention), kind)
 
 
-def layer_groups(lane: LaneView) -> tuple[Ints, Ints]:
+def layer_groups(attention: Bools, gemm: Bools, replay: Ints) -> tuple[Ints, Ints]:
     """First and last row of each layer's attention: launches with no GEMM between them belong to one layer."""
-    rows = np.flatnonzero(lane.attention)
+    rows = np.flatnonzero(attention)
     if len(rows) == 0:
         return rows, rows
-    gemms = np.cumsum(lane.gemm)[rows]
-    fresh = np.concatenate([[True], gemms[1:] != gemms[:-1]])
-    fresh[1:] |= (lane.replay[rows[1:]] != lane.replay[rows[:-1]]) & (gemms[1:] != gemms[:-1])
+    gemms = np.cumsum(gemm)[rows]
+    replays = replay[rows]
+    fresh = np.concatenate([[True], (gemms[1:] != gemms[:-1]) | (replays[1:] != replays[:-1])])
     begin = np.flatnonzero(fresh)
     return rows[begin], rows[np.concatenate([begin[1:] - 1, [len(rows) - 1]])]
 

@@ -80,7 +80,7 @@ def describe_steps(
     rows = np.flatnonzero(columns.is_op("attention") & (step >= 0))
     np.maximum.at(last_attention, step[rows], rows)
     batch = attention_batch(trace, columns, name_facts)
-    requests = requests_per_step(columns, step, count, last_attention, batch)
+    requests = requests_per_step(trace, columns, step, count, last_attention, batch)
     rows = np.flatnonzero(step >= 0)
     spans = (
         pl.DataFrame({"step": step[rows], "start_ns": columns.start[rows], "end_ns": columns.end[rows]})

@@ -23,10 +23,10 @@ MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least gr
 
 
 @cache
-def attention_grid_rules() -> tuple[dict[str, Any], ...]:
-    """Rows of attention_grids.toml."""
-    path = Path(__file__).with_name("attention_grids.toml")
-    return tuple(tomllib.loads(path.read_text(encoding="utf-8"))["rule"])
+def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
+    """Rows of one section of geometry.toml."""
+    path = Path(__file__).with_name("geometry.toml")
+    return tuple(tomllib.loads(path.read_text(encoding="utf-8"))[section])
 
 
 def tokens_per_step(columns: Columns, step: Ints, steps: int) -> pl.Series:
@@ -59,32 +59,35 @@ def spread(frame: pl.DataFrame, value: str, steps: int) -> pl.Series:
     return joined[value].cast(pl.Int64)
 
 
-def requests_per_step(columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints) -> pl.DataFrame:
-    """Requests of each step: ``rows`` from the gather or sampler at its end, ``batch`` from attention grids."""
+def requests_per_step(
+    trace: Trace, columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints
+) -> pl.DataFrame:
+    """Requests of each step: ``rows`` sampled at its end, ``batch`` of its attention kernels; null where not seen."""
     number = np.arange(columns.count)
-    tail = (step >= 0) & (number > last_attention[np.maximum(step, 0)]) & columns.exact_tokens & (columns.grid_x > 0)
-    result = []
-    for op in ("embedding", "sampling"):
-        rows = np.flatnonzero(tail & (columns.op == OP[op]))
-        frame = pl.DataFrame({"step": step[rows], "rows": columns.grid_x[rows]})
-        result.append(spread(frame.group_by("step").agg(pl.col("rows").first()), "rows", steps))
-    rows = np.flatnonzero((step >= 0) & (batch > 0))
-    frame = pl.DataFrame({"step": step[rows], "batch": batch[rows]})
-    seen = frame.group_by("step").agg(pl.col("batch").mode().min())
-    gathered = pl.DataFrame({"gather": result[0], "sampler": result[1], "batch": spread(seen, "batch", steps)})
-    return gathered.select(pl.coalesce("gather", "sampler").alias("rows"), "batch")
+    rows = grid_axis(trace, columns, "rows", None)
+    tail = (step >= 0) & (number > last_attention[np.maximum(step, 0)]) & (rows > 0)
+    chosen = np.flatnonzero(tail)
+    sampled = pl.DataFrame({"step": step[chosen], "rows": rows[chosen]}).group_by("step").agg(pl.col("rows").first())
+    seen = np.flatnonzero((step >= 0) & (batch > 0))
+    batches = pl.DataFrame({"step": step[seen], "batch": batch[seen]}).group_by("step").agg(pl.col("batch").mode().min())
+    return pl.DataFrame({"rows": spread(sampled, "rows", steps), "batch": spread(batches, "batch", steps)})
 
 
 def attention_batch(trace: Trace, columns: Columns, name_facts: pl.DataFrame) -> Ints:
     """Requests in the batch of each attention kernel as its grid tells, 0 where the layout is not known."""
+    return np.where(columns.is_op("attention"), grid_axis(trace, columns, "rule", name_facts["split_kv"]), 0)
+
+
+def grid_axis(trace: Trace, columns: Columns, section: str, split: pl.Series | None) -> Ints:
+    """For each kernel the size of the grid axis that the first matching rule of ``section`` names, 0 without one."""
+    if columns.count == 0:
+        return np.zeros(0, dtype=np.int64)
     axes = np.zeros(trace.names.height, dtype=np.int64)  # 0 unknown, 1..3 = x, y, z
-    names = trace.names["name"]
-    split = name_facts["split_kv"]
-    for rule in reversed(attention_grid_rules()):
-        matches = names.str.contains(rule["regex"])
-        if "split" in rule:
+    key = {"rule": "batch", "rows": "rows"}[section]
+    for rule in reversed(geometry_rules(section)):
+        matches = trace.names["name"].str.contains(rule["regex"])
+        if "split" in rule and split is not None:
             matches &= (split == rule["split"]).fill_null(False)
-        axes[matches.to_numpy()] = ("grid_x", "grid_y", "grid_z").index(rule["batch"]) + 1
-    axis = np.where(columns.is_op("attention"), axes[columns.name] if columns.count else 0, 0)
+        axes[matches.to_numpy()] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
     grids = np.stack([np.zeros(columns.count, np.int64), columns.grid_x, columns.grid_y, columns.grid_z])
-    return grids[axis, np.arange(columns.count)]
+    return np.asarray(grids[axes[columns.name], np.arange(columns.count)])
