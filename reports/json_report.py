@@ -5,14 +5,13 @@ Specified in docs/json.md. Agents, gates and the batch index read this; the HTML
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import orjson
 import polars as pl
 
 from .. import __version__
+from ..analysis.plain_data import clean
 from ..analysis.result import SCHEMA_VERSION, Analysis
 
 IDLE_ROWS = 100  # the longest; all idle time is in devices[].idle_ns_by_cause
@@ -22,19 +21,6 @@ def rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """The frame as a list of JSON objects; NaN and infinities become null."""
     floats = [pl.col(c).fill_nan(None) for c, t in frame.schema.items() if t in (pl.Float32, pl.Float64)]
     return frame.with_columns(floats).to_dicts() if floats else frame.to_dicts()
-
-
-def clean(value: Any) -> Any:
-    """A copy of nested dictionaries and sequences in which every non-finite number is None."""
-    if isinstance(value, Mapping):
-        return {str(k): clean(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [clean(v) for v in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if hasattr(value, "item"):  # numpy scalar
-        return clean(value.item())
-    return value
 
 
 def source(analysis: Analysis) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import orjson
 import polars as pl
 
+from ..analysis.plain_data import clean
 from ..analysis.result import Analysis
 from .files import produce_whole
-from .json_report import clean
 
 
 def result_tables(analysis: Analysis) -> dict[str, pl.DataFrame]:

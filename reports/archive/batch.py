@@ -1,0 +1,164 @@
+"""One batch: find, resume, run, write the table and the index, say what happened."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ...analysis.gate import parse_gate
+from ...analysis.result import Options
+from ...ingest.errors import CannotAnswerError
+from ..files import produce_whole, write_whole
+from ..format import plural
+from ..progress import Progress
+from .labels import LabelPattern
+from .local import LocalRunner, estimate
+from .row import ANALYSED, runs_frame
+from .scan import Found, find_captures, fingerprint
+from .store import RowStore
+from .worker import Task, options_digest, task_key
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """What ``trace-analyze batch`` was asked for."""
+
+    paths: tuple[Path, ...]
+    out: Path
+    options: Options
+    jobs: int | None = None
+    dask: str | None = None
+    resume: bool = False
+    label: str | None = None
+    gates: tuple[str, ...] = ()
+    cache: Path | None = None
+
+
+class Runner(Protocol):
+    """Runs tasks somewhere and yields (index, row) as they finish."""
+
+    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, Row]]:
+        """Yield one row for every task, exactly once."""
+        ...
+
+
+def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True) -> int:
+    """Analyse an archive; returns the exit code (3 beats 1).
+
+    Raises UsageError for a wrong path, label or gate, CannotAnswerError when nothing was found.
+    """
+    for text in request.gates:
+        parse_gate(text)
+    labels = LabelPattern(request.label) if request.label else None
+    captures = find_captures(request.paths, request.out)
+    if not captures:
+        raise CannotAnswerError(
+            f"no captures below {', '.join(map(str, request.paths))}: looked for .sqlite .db .nsys-rep .json .json.gz "
+            ".csv files, folders of nsys export, and for any file that starts like one of them."
+        )
+    store = RowStore(request.out)
+    store.sweep()
+    kept = store.load() if request.resume else {}
+    if not request.resume:
+        store.clear()
+    rows = _run_all(request, captures, store, kept, quiet=quiet)
+    _name_duplicates(rows)
+    for row, found in zip(rows, captures, strict=True):
+        row.update(labels.match(found.relative) if labels else {})
+    _write(request, rows, labels.names if labels else [])
+    store.clear()
+    if not quiet:
+        _say(rows, request.out)
+    return batch_exit_code(rows)
+
+
+def _run_all(
+    request: BatchRequest, captures: list[Found], store: RowStore, kept: dict[str, Row], *, quiet: bool
+) -> list[Row]:
+    digest = options_digest(request.options, request.gates)
+    rows: dict[int, Row] = {}
+    tasks: list[tuple[int, Task]] = []
+    for index, found in enumerate(captures):
+        report = request.out / "reports" / f"{found.report_name}.html"
+        task = Task(found, report, request.options, request.gates, request.cache)
+        old = kept.get(task_key(_content(found), task, digest)) if kept else None
+        if old is not None:
+            rows[index] = dict(old)
+        else:
+            tasks.append((index, task))
+    started = time.monotonic()
+    by_index = dict(tasks)
+    with Progress(enabled=not quiet) as progress:
+        progress.stage(f"analysing {estimate(0, len(tasks), started)}")
+        for index, row in _runner(request).run(tasks) if tasks else ():
+            if row["fingerprint"]:
+                row["key"] = task_key(row["fingerprint"], by_index[index], digest)
+                store.keep(row)
+            rows[index] = row
+            progress.stage(f"analysing {estimate(len(rows) - len(captures) + len(tasks), len(tasks), started)}")
+    return [rows[index] for index in range(len(captures))]
+
+
+def _content(found: Found) -> str:
+    try:
+        return fingerprint(found.path)
+    except OSError:
+        return ""
+
+
+def _runner(request: BatchRequest) -> Runner:
+    if request.dask is not None:
+        from .cluster import DaskRunner
+
+        return DaskRunner(request.dask)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return LocalRunner(request.jobs or cores)
+
+
+def _name_duplicates(rows: list[Row]) -> None:
+    """Say of every file with the same content as an earlier one which that is."""
+    first: dict[str, str] = {}
+    for row in rows:
+        content = row["fingerprint"]
+        row["duplicate_of"] = first.setdefault(content, row["file"]) if content else None
+        if row["duplicate_of"] == row["file"]:
+            row["duplicate_of"] = None
+
+
+def _write(request: BatchRequest, rows: list[Row], labels: list[str]) -> None:
+    from .index_page import render_index
+
+    frame = runs_frame(rows, labels)
+    produce_whole(request.out / "runs.parquet", frame.write_parquet)
+    produce_whole(request.out / "runs.csv", frame.drop("profile", "key").write_csv)
+    write_whole(request.out / "index.html", render_index(frame, labels))
+
+
+def batch_exit_code(rows: list[Row]) -> int:
+    """3 when any row is not analysed or a gate could not look, else 1 when a gate failed, else 0."""
+    if any(row["state"] not in ANALYSED or row["gate"] == "could not look" for row in rows):
+        return 3
+    return 1 if any(row["gate"] == "failed" for row in rows) else 0
+
+
+def _say(rows: list[Row], out: Path) -> None:
+    from ..terminal import plain
+
+    states = Counter(row["state"] for row in rows)
+    told = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    print(f"{plural(len(rows), 'capture')}: {told}")
+    for row in rows:
+        if row["state"] not in ANALYSED:
+            print(plain(f"  {row['state']}: {row['file']}: {row['reason']}"))
+        elif row["gate"] in ("failed", "could not look"):
+            print(plain(f"  gate {row['gate']}: {row['file']}: {row['gate_detail']}"))
+    print(f"Written {out / 'index.html'}, {out / 'runs.csv'}, {out / 'runs.parquet'}")
+    sys.stdout.flush()

@@ -1,0 +1,94 @@
+"""Finding captures: recursively, by known suffix or by content; one entry a file, whatever its state.
+
+A folder of ``nsys export -t parquetdir|arrowdir`` is one capture; its files are not looked at again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...ingest import is_capture_folder, looks_like_capture
+from ...ingest.errors import UsageError
+
+KNOWN_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".json", ".json.gz", ".csv")
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Found:
+    """One capture to analyse: ``relative`` (posix, below its root) names its row and its report."""
+
+    path: Path
+    relative: str
+
+    @property
+    def report_name(self) -> str:
+        """The name of its report: the relative path with ``/`` as ``__``."""
+        return self.relative.replace("/", "__")
+
+
+def find_captures(paths: Iterable[Path], skip: Path) -> list[Found]:
+    """Every capture below ``paths`` in a stable order; the folder ``skip`` (the output) is left out.
+
+    Raises UsageError for a path that does not exist.
+    """
+    found: dict[Path, Found] = {}
+    skipped = skip.resolve()
+    roots = list(paths)
+    for root in roots:
+        if not root.exists():
+            raise UsageError(f"no such file or folder: {root}")
+    prefix_needed = len({r.name for r in roots if r.is_dir()}) > 1
+    for root in roots:
+        if root.is_dir() and not is_capture_folder(root):
+            for path in _walk(root, skipped):
+                relative = path.relative_to(root).as_posix()
+                named = f"{root.resolve().name}/{relative}" if prefix_needed else relative
+                found.setdefault(path.resolve(), Found(path, named))
+        else:
+            found.setdefault(root.resolve(), Found(root, root.name))
+    return _distinct(sorted(found.values(), key=lambda f: (f.relative, str(f.path))))
+
+
+def _distinct(entries: list[Found]) -> list[Found]:
+    """Give a number to names that several roots share, so that no report overwrites another."""
+    seen: dict[str, int] = {}
+    result = []
+    for entry in entries:
+        count = seen.get(entry.report_name, 0)
+        seen[entry.report_name] = count + 1
+        result.append(entry if count == 0 else Found(entry.path, f"{entry.relative}.{count + 1}"))
+    return result
+
+
+def _walk(root: Path, skipped: Path) -> Iterator[Path]:
+    for folder, names, files in os.walk(root):
+        here = Path(folder)
+        names[:] = sorted(n for n in names if not n.startswith(".") and (here / n).resolve() != skipped)
+        for name in list(names):
+            if is_capture_folder(here / name):
+                names.remove(name)
+                yield here / name
+        for name in sorted(files):
+            path = here / name
+            if name.startswith(".") or path.name.endswith(("-wal", "-shm", "-journal")):
+                continue
+            if name.lower().endswith(KNOWN_SUFFIXES) or looks_like_capture(path):
+                yield path
+
+
+def fingerprint(path: Path) -> str:
+    """Hash of a capture's content (of every file of a folder), independent of its name and place."""
+    digest = hashlib.blake2b(digest_size=16)
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    for file in files:
+        if path.is_dir():
+            digest.update(file.relative_to(path).as_posix().encode() + b"\0")
+        with file.open("rb") as stream:
+            while block := stream.read(_BLOCK):
+                digest.update(block)
+    return digest.hexdigest()

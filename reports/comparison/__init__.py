@@ -1,0 +1,7 @@
+"""Two runs side by side: the screen, the HTML, JSON and Markdown, and the exit code."""
+
+from __future__ import annotations
+
+from .run import CompareRequest, run_compare
+
+__all__ = ["CompareRequest", "run_compare"]
