@@ -23,7 +23,7 @@ def name_evidence(columns: Columns, step: Ints, steps: int) -> pl.DataFrame:
     """
     inside = step >= 0
     attention = columns.is_op("attention") & inside
-    total = np.maximum(np.bincount(step[attention], minlength=steps), 1)
+    total = np.maximum(np.bincount(step[attention], minlength=steps), 1)[:steps]
 
     def share(rows: np.ndarray, of: np.ndarray) -> np.ndarray:
         return np.bincount(step[rows], minlength=steps)[:steps] / of
@@ -37,7 +37,7 @@ def name_evidence(columns: Columns, step: Ints, steps: int) -> pl.DataFrame:
     }
     weak = attention & ~columns.hint_sure
     gemm = columns.is_op("gemm", "moe_gemm") & inside
-    gemms = np.maximum(np.bincount(step[gemm], minlength=steps), 1)
+    gemms = np.maximum(np.bincount(step[gemm], minlength=steps), 1)[:steps]
     likely = {
         kind: np.maximum(
             share(weak & (columns.hint == HINT[kind]), total), share(gemm & (columns.hint == HINT[kind]), gemms)

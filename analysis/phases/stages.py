@@ -116,11 +116,11 @@ def marker_facts(raw: RawSteps, markers: MarkerSteps) -> pl.DataFrame:
     """The facts of each step's marker as m_* columns (all null without one), with its phase and text."""
     wanted = ["phase", "text_id", *FACTS]
     if markers.frame.height == 0:
-        return raw.frame.select(
+        return raw.frame.with_columns(
             pl.lit(None, dtype=pl.String).alias("marker_phase"),
             pl.lit(None, dtype=pl.UInt32).alias("m_text_id"),
             *[pl.lit(None, dtype=pl.Int64).alias(f"m_{name}") for name in FACTS],
-        )
+        ).drop(raw.frame.columns)
     row = raw.frame["marker"].to_numpy()
     facts = markers.frame.select(wanted)[np.maximum(row, 0)]
     marked = pl.Series(row >= 0)
