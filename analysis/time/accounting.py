@@ -275,4 +275,3 @@ def _idle_frame(trace: Trace, timelines: Mapping[int, DeviceTimeline]) -> pl.Dat
     if not frames:
         return pl.DataFrame(schema=schema)
     return pl.concat(frames).select(list(schema)).sort("start_ns", "device_index")
-

@@ -248,5 +248,7 @@ def _between_requests(steps: DeviceSteps | None, begin: Times, end: Times) -> np
     inside = (before >= 0) & (steps.reach_ns[np.maximum(before, 0)] >= end)
     after = np.searchsorted(steps.start_ns, end, side="left")
     is_last = after == len(steps.start_ns)
-    shortest = np.where(is_last, BETWEEN_REQUESTS_NS, steps.workless_after_ns[np.minimum(after, len(steps.start_ns) - 1)])
+    shortest = np.where(
+        is_last, BETWEEN_REQUESTS_NS, steps.workless_after_ns[np.minimum(after, len(steps.start_ns) - 1)]
+    )
     return ~inside & (shortest >= 0) & (end - begin >= shortest)

@@ -1,0 +1,147 @@
+"""Inter-token gaps: the time between the ends of consecutive decode-bearing steps, and what it was spent on.
+
+A gap is decode work + prefill work + waiting inside collectives + copies + idle by cause. The parts are measured on the
+timeline of every rank of the group and averaged, so that they sum to the gap to the nanosecond. In a mixed step the
+decode share is what a pure decode step of that batch takes (the baseline), the rest is prefill work. Work of no step and
+bookkeeping between the steps belongs to the token it prepares: it counts as decode work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ..result import GAPS
+from .accounting import AccountingError, DeviceTimeline, TimeResult
+from .baseline import Baseline, baselines
+from .group_steps import Chain, GroupSteps, chain_decode_steps
+from .idle import CAUSES
+from .intervals import EMPTY, Intervals, Times
+
+#: GAPS and why a part is null.
+GAPS_WITH_REASON = {**GAPS, "reason": pl.String}
+
+
+@dataclass(frozen=True)
+class GroupGaps:
+    """The gaps of one group with what stalls need to know about them; all columns align with ``frame``'s rows."""
+
+    steps: GroupSteps
+    chain: Chain
+    baseline: list[Baseline]  # for the closing step's decode requests; only looked at where that step is mixed
+    frame: pl.DataFrame  # GAPS_WITH_REASON, ``stall`` still -1
+
+    @property
+    def start_ns(self) -> Times:
+        """End of the step before, ns."""
+        return self.steps.end_ns[self.chain.before]
+
+    @property
+    def end_ns(self) -> Times:
+        """End of the closing step, ns."""
+        return self.steps.end_ns[self.chain.closing]
+
+    @property
+    def closes_mixed(self) -> npt.NDArray[np.bool_]:
+        """Whether the closing step is mixed."""
+        return self.steps.is_mixed[self.chain.closing]
+
+    @property
+    def counted(self) -> npt.NDArray[np.bool_]:
+        """False where prefill ran in between and nobody waited for it: no token of anybody was late."""
+        return ~((self.chain.prefill_between > 0) & (self.chain.held == 0))
+
+
+def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals] | None = None) -> GroupGaps:
+    """The inter-token gaps of one group, split into their parts.
+
+    ``waits`` are the waiting intervals inside collectives by device_index (``collectives.split_collectives``). Idle parts
+    are null where graph replays are opaque; decode and prefill work are null where a mixed step has no baseline.
+    """
+    chain = chain_decode_steps(steps)
+    requests = steps.count("decode_requests")[chain.closing]
+    found = baselines(steps, np.where(steps.is_mixed[chain.closing], requests, np.nan))
+    start_ns, end_ns = steps.end_ns[chain.before], steps.end_ns[chain.closing]
+    parts = _mean_parts(steps, chain, time, waits or {}, found, (start_ns, end_ns))
+    unsplit = steps.is_mixed[chain.closing] & np.array([b.ns is None for b in found], dtype=bool)
+    counted = ~((chain.prefill_between > 0) & (chain.held == 0))
+    frame = pl.DataFrame(
+        {
+            "group": pl.Series(np.full(len(chain.closing), steps.group), dtype=pl.Int32),
+            "index": pl.Series(steps.index[chain.closing], dtype=pl.Int32),
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "gap_ms": (end_ns - start_ns) / 1e6,
+            **{name: pl.Series(values, dtype=pl.Float64) for name, values in parts.items()},
+            "counted": counted,
+            "stall": pl.Series(np.full(len(chain.closing), -1), dtype=pl.Int32),
+            "decode_requests": steps.frame["decode_requests"].cast(pl.Int64).gather(chain.closing),
+            "reason": pl.Series(
+                [
+                    f"the mixed step has no baseline ({b.rule})" if u else None
+                    for u, b in zip(unsplit, found, strict=True)
+                ],
+                dtype=pl.String,
+            ),
+        },
+        schema_overrides=dict(GAPS_WITH_REASON),
+    ).with_columns(
+        # NaN marks what cannot be told (see _mean_parts).
+        pl.col(name).fill_nan(None)
+        for name in parts
+    )
+    return GroupGaps(steps, chain, found, frame.select(list(GAPS_WITH_REASON)))
+
+
+def _mean_parts(
+    steps: GroupSteps,
+    chain: Chain,
+    time: TimeResult,
+    waits: Mapping[int, Intervals],
+    found: list[Baseline],
+    window: tuple[Times, Times],
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Mean over the ranks of each part, ms; NaN = unknown."""
+    names = ["decode_ms", "prefill_ms", "collective_wait_ms", "copy_ms", *(f"idle_{cause}_ms" for cause in CAUSES)]
+    sums = {name: np.zeros(len(chain.closing)) for name in names}
+    lines = [(d, time.timelines[d]) for d in steps.devices if d in time.timelines]
+    closes_mixed = steps.is_mixed[chain.closing]
+    baseline_ns = np.array([np.nan if b.ns is None else b.ns for b in found], dtype=np.float64)
+    for device_index, line in lines:
+        own = _device_parts(line, waits.get(device_index, EMPTY), window)
+        mixed = own.pop("mixed").astype(np.float64)
+        decode_share = np.where(closes_mixed, np.minimum(mixed, baseline_ns), mixed)
+        sums["decode_ms"] += own.pop("decode") + decode_share
+        sums["prefill_ms"] += own.pop("prefill") + (mixed - decode_share)
+        for name, values in own.items():
+            sums[f"{name}_ms"] += values
+        if line.idle is None:
+            for cause in CAUSES:
+                sums[f"idle_{cause}_ms"] += np.nan
+    if not lines:
+        return {name: np.full(len(chain.closing), np.nan) for name in names}
+    return {name: values / len(lines) / 1e6 for name, values in sums.items()}
+
+
+def _device_parts(line: DeviceTimeline, waits: Intervals, window: tuple[Times, Times]) -> dict[str, Times]:
+    """What one device spent each gap on, ns. Raises AccountingError when the parts do not fill the gap."""
+    start_ns, end_ns = window
+    waiting = waits.intersect(line.busy)
+    parts = {"collective_wait": waiting.measure_within(start_ns, end_ns)}
+    for part in ("prefill", "mixed"):
+        parts[part] = line.phases[part].subtract(waiting).measure_within(start_ns, end_ns)
+    busy = line.busy.measure_within(start_ns, end_ns)
+    parts["decode"] = busy - parts["prefill"] - parts["mixed"] - parts["collective_wait"]
+    parts["copy"] = line.copy_only.measure_within(start_ns, end_ns)
+    if line.idle is not None:
+        for code, cause in enumerate(CAUSES):
+            parts[f"idle_{cause}"] = line.idle.of_cause(code).measure_within(start_ns, end_ns)
+        total = sum(parts.values())
+        if not np.array_equal(total, end_ns - start_ns):
+            worst = int(np.abs(total - (end_ns - start_ns)).max())
+            raise AccountingError(f"the parts of an inter-token gap miss it by {worst} ns")
+    return parts

@@ -1,0 +1,223 @@
+"""Stalls: inter-token gaps in which prefill work kept decoding requests waiting (docs/design.md has the definition).
+
+A gap stalls only if somebody waited. Prefill steps strictly between its two decode-bearing steps hold the requests that
+decode again at its end, less the prompts finished in between (a single user's own prompt holds nobody); a mixed step
+holds its own decoding requests for what it takes beyond a pure decode step of that batch. One stall per gap, no least
+size; stalls of consecutive gaps are one episode, which is what people read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ..result import STALLS
+from .accounting import TimeResult
+from .gaps import GAPS_WITH_REASON, GroupGaps, find_gaps
+from .group_steps import GroupSteps, split_groups
+from .intervals import Intervals, union
+
+
+@dataclass(frozen=True)
+class Run:
+    """The longest run of steps without a token for requests that were waiting for one."""
+
+    group: int
+    steps: int
+    start_ns: int
+    end_ns: int
+    requests_held: int | None
+
+    @property
+    def ms(self) -> float:
+        """From the start of its first step to the end of its last, ms."""
+        return (self.end_ns - self.start_ns) / 1e6
+
+
+@dataclass(frozen=True)
+class StallResult:
+    """Gaps and stalls of all groups, with what the summary says of them."""
+
+    gaps: pl.DataFrame  # GAPS + reason
+    stalls: pl.DataFrame  # STALLS
+    prefill_without_waiters: Mapping[int, int]  # by group: gaps whose prefill steps held nobody
+    longest_run: Run | None
+
+
+def find_gaps_and_stalls(
+    steps: pl.DataFrame, groups: pl.DataFrame, time: TimeResult, waits: Mapping[int, Intervals] | None = None
+) -> StallResult:
+    """Inter-token gaps and stalls of every group.
+
+    ``steps`` is STEPS, ``groups`` GROUPS, ``time`` from ``account_time`` over the same steps, ``waits`` from
+    ``split_collectives``. Frames are sorted by (group, time); ``gaps.stall`` points to rows of ``stalls``.
+    """
+    all_gaps, all_stalls, unheld, runs = [], [], {}, []
+    first = first_episode = 0
+    for group in split_groups(steps, groups):
+        gaps = find_gaps(group, time, waits)
+        stalls, rows = _group_stalls(gaps, first, first_episode)
+        first += stalls.height
+        first_episode += stalls["episode"].n_unique()
+        all_gaps.append(gaps.frame.with_columns(pl.Series("stall", rows, dtype=pl.Int32)))
+        all_stalls.append(stalls)
+        unheld[group.group] = int(((gaps.chain.prefill_between > 0) & (gaps.chain.held == 0)).sum())
+        runs.extend(_longest_run(gaps))
+    return StallResult(
+        gaps=pl.concat(all_gaps) if all_gaps else pl.DataFrame(schema=GAPS_WITH_REASON),
+        stalls=pl.concat(all_stalls) if all_stalls else pl.DataFrame(schema=dict(STALLS)),
+        prefill_without_waiters=unheld,
+        longest_run=max(runs, key=lambda r: (r.steps, r.ms, -r.start_ns)) if runs else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Per gap: who waited for what, ns and requests (NaN = unknown)."""
+
+    prefill: npt.NDArray[np.bool_]  # somebody waited (or it is unknown whether) for prefill steps in between
+    mixed: npt.NDArray[np.bool_]
+    prefill_ns: npt.NDArray[np.float64]
+    excess_ns: npt.NDArray[np.float64]
+
+    @property
+    def stalled(self) -> npt.NDArray[np.bool_]:
+        return self.prefill | self.mixed
+
+
+def _who_waited(gaps: GroupGaps) -> _Waits:
+    steps, chain = gaps.steps, gaps.chain
+    prefill = (chain.prefill_between > 0) & (chain.held != 0)  # NaN != 0: unknown is kept
+    mixed = gaps.closes_mixed & (steps.count("decode_requests")[chain.closing] != 0)
+    spans = union(steps.start_ns[steps.is_prefill], steps.end_ns[steps.is_prefill])
+    prefill_ns = spans.measure_within(gaps.start_ns, gaps.end_ns)
+    closing_start = np.maximum(steps.start_ns[chain.closing], gaps.start_ns)
+    baseline_ns = np.array([np.nan if b.ns is None else b.ns for b in gaps.baseline], dtype=np.float64)
+    excess_ns = np.maximum(0.0, gaps.end_ns - closing_start - baseline_ns)
+    return _Waits(prefill, mixed, np.where(prefill, prefill_ns, 0.0), np.where(mixed, excess_ns, 0.0))
+
+
+def _group_stalls(gaps: GroupGaps, first: int, first_episode: int) -> tuple[pl.DataFrame, npt.NDArray[np.int32]]:
+    """Stalls of one group, and for each gap its stall's row (-1 = none)."""
+    waits = _who_waited(gaps)
+    stalled = waits.stalled
+    chosen = np.flatnonzero(stalled)
+    row_of_gap = np.where(stalled, np.cumsum(stalled) - 1 + first, -1).astype(np.int32)
+    begins = np.diff(chosen, prepend=-2) > 1
+    before, after = _undisturbed_neighbours(gaps, stalled, chosen)
+    blocks = [_stalling_steps(gaps, waits, k) for k in chosen.tolist()]
+    steps, closing = gaps.steps, gaps.chain.closing[chosen]
+    own = steps.count("decode_requests")[closing]
+    held_by_prefill = np.where(waits.prefill[chosen], gaps.chain.held[chosen], 0.0)
+    held_by_mixed = np.where(waits.mixed[chosen], own, 0.0)
+    prefill_ms, excess_ms = waits.prefill_ns[chosen] / 1e6, waits.excess_ns[chosen] / 1e6
+    # A whole prefill step is a stall's floor even where the closing mixed step has no baseline.
+    total = np.where(waits.prefill[chosen] & np.isnan(excess_ms), prefill_ms, prefill_ms + excess_ms)
+    lost = np.where(prefill_ms > 0, held_by_prefill * prefill_ms, 0.0) + np.where(
+        waits.mixed[chosen], held_by_mixed * excess_ms, 0.0
+    )
+    used = [gaps.baseline[k] if waits.mixed[k] else None for k in chosen.tolist()]
+    frame = pl.DataFrame(
+        {
+            "stall": np.arange(first, first + len(chosen)),
+            "group": np.full(len(chosen), steps.group),
+            "start_ns": [int(max(steps.start_ns[b[0]], gaps.start_ns[k])) for b, k in zip(blocks, chosen, strict=True)],
+            "end_ns": [int(min(steps.end_ns[b[-1]], gaps.end_ns[k])) for b, k in zip(blocks, chosen, strict=True)],
+            "stall_ms": total,
+            "kind": np.where(waits.prefill[chosen], "prefill_step", "mixed_step"),
+            "episode": np.cumsum(begins) - 1 + first_episode,
+            "prefill_tokens": [_known_sum(steps.count("prefill_tokens")[b]) for b in blocks],
+            "prefill_requests": [_prompts(steps, b) for b in blocks],
+            "requests_held": np.maximum(held_by_prefill, held_by_mixed),
+            "request_ms_lost": lost,
+            "baseline_ms": [None if b is None or b.ns is None else b.ns / 1e6 for b in used],
+            "baseline_n": [None if b is None else b.n for b in used],
+            "gap_before_ms": before,
+            "gap_ms": (gaps.end_ns - gaps.start_ns)[chosen] / 1e6,
+            "gap_after_ms": after,
+            "steps": [steps.index[b].tolist() for b in blocks],
+            "reason": [_reason(gaps, waits, k) for k in chosen.tolist()],
+        },
+        schema=dict(STALLS),
+        strict=False,
+    )
+    floats = ["stall_ms", "request_ms_lost", "gap_before_ms", "gap_after_ms"]
+    return frame.with_columns(pl.col(floats).fill_nan(None)), row_of_gap
+
+
+def _stalling_steps(gaps: GroupGaps, waits: _Waits, gap: int) -> npt.NDArray[np.int64]:
+    """Rows of the steps that stalled a gap: the prefill steps in between, then the mixed step that closes it."""
+    before, closing = int(gaps.chain.before[gap]), int(gaps.chain.closing[gap])
+    rows = np.arange(min(before, closing) + 1, max(before, closing))
+    chosen = rows[gaps.steps.is_prefill[rows]] if waits.prefill[gap] else rows[:0]
+    return np.append(chosen, closing) if waits.mixed[gap] else chosen
+
+
+def _undisturbed_neighbours(
+    gaps: GroupGaps, stalled: npt.NDArray[np.bool_], chosen: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """The nearest gaps before and after each stalled one that neither stalled nor lacked a waiter, ms (NaN = none)."""
+    calm = np.flatnonzero(~stalled & gaps.counted)
+    length = (gaps.end_ns - gaps.start_ns)[calm] / 1e6
+    padded = np.concatenate(([np.nan], length, [np.nan]))
+    at = np.searchsorted(calm, chosen)
+    return padded[at], padded[at + 1]
+
+
+def _known_sum(values: npt.NDArray[np.float64]) -> int | None:
+    return None if np.isnan(values).any() else int(values.sum())
+
+
+def _prompts(steps: GroupSteps, rows: npt.NDArray[np.int64]) -> int | None:
+    """Prompts worked on: those finished plus one still unfinished at the end, where that can be seen; else a floor."""
+    requests, finished = steps.count("prefill_requests")[rows], steps.count("prompts_finished")[rows]
+    if np.isnan(requests).any():
+        return None
+    if np.isnan(finished).any():
+        return int(requests.max())
+    return int(finished[:-1].sum() + requests[-1])
+
+
+def _reason(gaps: GroupGaps, waits: _Waits, gap: int) -> str | None:
+    reasons = []
+    held = gaps.chain.held[gap]
+    if waits.prefill[gap] and np.isnan(held):
+        reasons.append("how many requests were held is unknown: the capture does not show the steps' request counts")
+    elif waits.prefill[gap] and gaps.chain.held_is_lower_bound[gap]:
+        reasons.append("requests_held is a lower bound: chunks of one prompt may count as several prompts")
+    if waits.mixed[gap]:
+        baseline = gaps.baseline[gap]
+        if baseline.ns is None:
+            part = "the mixed step's excess" if waits.prefill[gap] else "stall_ms"
+            reasons.append(f"no baseline for {part}: {baseline.rule}")
+        else:
+            reasons.append(f"baseline: {baseline.rule}")
+        if np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[gap]]):
+            reasons.append("requests_held is unknown: the mixed step's decode requests are not known")
+    return "; ".join(reasons) or None
+
+
+def _longest_run(gaps: GroupGaps) -> list[Run]:
+    """The longest run of prefill steps inside one gap that somebody waited through; empty if there is none."""
+    waits = _who_waited(gaps)
+    candidates = np.flatnonzero(waits.prefill)
+    if not len(candidates):
+        return []
+    counts = gaps.chain.prefill_between[candidates]
+    best = candidates[np.lexsort((candidates, -waits.prefill_ns[candidates], -counts))[0]]
+    rows = _stalling_steps(gaps, waits, int(best))
+    rows = rows[gaps.steps.is_prefill[rows]]
+    held = gaps.chain.held[best]
+    return [
+        Run(
+            group=gaps.steps.group,
+            steps=len(rows),
+            start_ns=int(gaps.steps.start_ns[rows[0]]),
+            end_ns=int(gaps.steps.end_ns[rows[-1]]),
+            requests_held=None if np.isnan(held) else int(held),
+        )
+    ]
