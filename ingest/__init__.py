@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import TraceAnalyzeError
+
 if TYPE_CHECKING:
     from .trace import Trace
 
@@ -24,11 +26,12 @@ READERS: list[tuple[str, str]] = [
 ]
 
 
-def open_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
+def open_trace(path: str | Path, *, cache: Path | None = None, progress: Progress | None = None) -> Trace:
     """Read the capture at ``path`` into a Trace; the file is never written to and gets no side files.
 
-    ``progress`` is called with a short sentence whenever a part has been read. Raises ``NotACaptureError`` where
-    nothing could be read as a capture, ``CannotAnswerError`` where the capture holds no GPU work.
+    ``cache`` is a folder for converted captures (see ``cache.py``); ``progress`` is called with a short sentence
+    whenever a part has been read. Raises ``NotACaptureError`` where nothing could be read as a capture,
+    ``CannotAnswerError`` where the capture holds no GPU work.
     """
     from .sniff import describe, read_head
 
@@ -37,6 +40,26 @@ def open_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     for _, module in READERS:
         reader = import_module(module, __name__)
         if reader.sniff(path, head):
-            trace: Trace = reader.read(path, progress=progress)
-            return trace
+            if cache is None:
+                trace: Trace = reader.read(path, progress=progress)
+                return trace
+            from .cache import through_cache
+
+            return through_cache(path, cache, lambda: reader.read(path, progress=progress))
     raise describe(path, head, [words for words, _ in READERS])
+
+
+def looks_like_capture(path: Path) -> bool:
+    """Whether the content of a file is that of a capture, whatever its name; False where it cannot be read."""
+    from .sniff import read_head
+
+    try:
+        head = read_head(path)
+        return any(import_module(module, __name__).sniff(path, head) for _, module in READERS)
+    except (OSError, TraceAnalyzeError):
+        return False
+
+
+def is_capture_folder(path: Path) -> bool:
+    """Whether a folder is one capture (an export of one file per table), not a folder of captures."""
+    return path.is_dir() and looks_like_capture(path)

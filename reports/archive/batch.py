@@ -14,13 +14,14 @@ from typing import Any, Protocol
 from ...analysis.gate import parse_gate
 from ...analysis.result import Options
 from ...ingest.errors import CannotAnswerError
+from ...ingest.fingerprint import fingerprint
 from ..files import produce_whole, write_whole
 from ..format import plural
 from ..progress import Progress
 from .labels import LabelPattern
 from .local import LocalRunner, estimate
 from .row import ANALYSED, runs_frame
-from .scan import Found, find_captures, fingerprint
+from .scan import Found, find_captures
 from .store import RowStore
 from .worker import Task, options_digest, task_key
 

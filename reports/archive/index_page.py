@@ -102,7 +102,7 @@ def find_outliers(frame: pl.DataFrame) -> list[dict[str, Any]]:
                             "median": number(median),
                             "n": len(rows),
                             "size": abs(value - median) / deviation,
-                        }  # fmt: skip
+                        }
                     )
     return sorted(found, key=lambda o: (-o["size"], o["file"], o["key"]))[:20]
 

@@ -5,7 +5,6 @@ A folder of ``nsys export -t parquetdir|arrowdir`` is one capture; its files are
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from ...ingest import is_capture_folder, looks_like_capture
 from ...ingest.errors import UsageError
 
 KNOWN_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".json", ".json.gz", ".csv")
-_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -79,16 +77,3 @@ def _walk(root: Path, skipped: Path) -> Iterator[Path]:
                 continue
             if name.lower().endswith(KNOWN_SUFFIXES) or looks_like_capture(path):
                 yield path
-
-
-def fingerprint(path: Path) -> str:
-    """Hash of a capture's content (of every file of a folder), independent of its name and place."""
-    digest = hashlib.blake2b(digest_size=16)
-    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
-    for file in files:
-        if path.is_dir():
-            digest.update(file.relative_to(path).as_posix().encode() + b"\0")
-        with file.open("rb") as stream:
-            while block := stream.read(_BLOCK):
-                digest.update(block)
-    return digest.hexdigest()

@@ -9,8 +9,9 @@ from typing import Any
 
 from ...analysis.result import Options
 from ...ingest.errors import CannotAnswerError, TraceAnalyzeError
+from ...ingest.fingerprint import fingerprint
 from .row import analysed_row, refused_row
-from .scan import Found, fingerprint
+from .scan import Found
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,10 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     The row is the last thing that happens: where it exists, the report is there.
     """
     from ...analysis.compare import profile_json
+    from ...analysis.gate import parse_gate
     from ..files import write_whole
     from ..outputs import render
-    from ..single import analyse_file, check_gates, parse_gate
+    from ..single import analyse_file, check_gates
 
     relative = task.found.relative
     content: str | None = None
