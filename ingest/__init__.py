@@ -9,6 +9,7 @@ knows formats. Readers are imported when they are asked, so that reading one for
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,7 @@ def open_trace(path: str | Path, *, cache: Path | None = None, progress: Progres
                 return trace
             from .cache import through_cache
 
-            return through_cache(path, cache, lambda: reader.read(path, progress=progress))
+            return through_cache(path, cache, partial(reader.read, path, progress=progress))
     raise describe(path, head, [words for words, _ in READERS])
 
 
