@@ -1,0 +1,79 @@
+"""The HTML report: one self-contained file that opens offline, prints, and stays below 5 MB at any capture size.
+
+``render_html(analysis)`` gives the page as text, ``save_html(analysis, path)`` writes it whole or not at all.
+The page is data and one template: everything shown is in the Analysis, nothing is computed here but layout.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...analysis.result import Analysis
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("trace_analyze.reports.html", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment
+
+
+def render_html(analysis: Analysis) -> str:
+    """The report of ``analysis`` as one HTML document."""
+    from ... import __version__
+    from .. import format as fmt
+    from ..timeline import timeline_payload
+    from . import bundle, first_screen
+    from .picture import picture
+    from .roofline import roofline
+    from .sections import sections
+    from .tables import packed
+
+    below = sections(analysis, drawn=roofline(analysis))
+    tables = [table for section in below for table in section.tables]
+    gaps, command = first_screen.undetermined(analysis)
+    verdict = str(analysis.trust.get("verdict") or ("unreliable" if analysis.status == "could_not_look" else ""))
+    timeline = timeline_payload(analysis)
+    return _environment().get_template("report.html.j2").render(
+        version=__version__,
+        fmt=fmt,
+        policy=bundle.content_policy(),
+        style=bundle.style(),
+        script=bundle.script(),
+        capture=analysis.trace.capture,
+        status=analysis.status,
+        sentence=first_screen.sentence(analysis),
+        identity=first_screen.identity(analysis),
+        trust=first_screen.trust(analysis),
+        verdict=verdict,
+        verdict_reasons=first_screen.verdict_reasons(analysis),
+        headlines=first_screen.six_numbers(analysis),
+        gap_text=first_screen.spread_text(analysis.summary.get("inter_token_gap_ms") or {}),
+        picture=picture(analysis),
+        top=first_screen.top_tables(analysis),
+        findings=analysis.findings[:5],
+        gaps=gaps,
+        command=command,
+        sections=below,
+        payload=packed(tables),
+        timeline=timeline,
+    )
+
+
+def save_html(analysis: Analysis, path: Path | str) -> None:
+    """Write the report to ``path``, replacing it atomically. Raises UsageError where it cannot be written."""
+    from ..files import write_whole
+
+    write_whole(Path(path), render_html(analysis))
