@@ -14,12 +14,12 @@ class LabelPattern:
     """A pattern whose ``{name}`` parts become columns; it may match anywhere in the relative path."""
 
     def __init__(self, pattern: str) -> None:
-        self.names = _FIELD.findall(pattern)
-        if not self.names:
-            raise UsageError(f"--label: {pattern!r} has no {{name}} part, e.g. 'chunk={{chunk}}/bs={{bs}}'.")
-        clash = [n for n in self.names if n in COLUMNS]
-        if clash or len(set(self.names)) != len(self.names):
-            raise UsageError(f"--label: {', '.join(clash) or 'a name'} is taken or used twice; choose other names.")
+        fields = _FIELD.findall(pattern)
+        if not fields or len(set(fields)) != len(fields):
+            raise UsageError(f"--label: {pattern!r} needs {{name}} parts, each once, e.g. 'chunk={{chunk}}/bs={{bs}}'.")
+        # a label named like a column of the table stands beside it, not in its place
+        self._columns = {name: f"label_{name}" if name in COLUMNS else name for name in fields}
+        self.names = list(self._columns.values())
         pieces = _FIELD.split(pattern)
         parts = [re.escape(p) if i % 2 == 0 else f"(?P<{p}>[^/]+?)" for i, p in enumerate(pieces)]
         self._regex = re.compile("".join(parts) + (r"(?=[/._-]|$)" if pieces[-1] == "" else ""))
@@ -27,4 +27,4 @@ class LabelPattern:
     def match(self, relative: str) -> dict[str, str | None]:
         """The labels of one relative path, all None where the pattern does not match."""
         match = self._regex.search(relative)
-        return {name: match[name] if match else None for name in self.names}
+        return {column: match[name] if match else None for name, column in self._columns.items()}
