@@ -24,6 +24,7 @@ Progress = Callable[[str], None]
 # (what the reader reads, in words for the error message; module relative to this package)
 READERS: list[tuple[str, str]] = [
     ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
+    ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
 ]
 
 
