@@ -25,6 +25,8 @@ Progress = Callable[[str], None]
 READERS: list[tuple[str, str]] = [
     ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
     ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
+    ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu_csv"),
+    ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),
 ]
 
 

@@ -13,6 +13,7 @@ import polars as pl
 from .api_names import GRAPH_LAUNCH, KERNEL_LAUNCH, kind_of_call, plain_name
 from .kineto_devices import find_devices, property_names
 from .kineto_events import Columns
+from .short_names import short_name
 from .trace import API_CALLS, COPIES, FRAMES, KERNELS, LAUNCHES, NAMES, RANGES, TEXTS, Schema, check
 
 # These calls take the grid in threads, all others in blocks (HIP API reference, "Module management").
@@ -346,18 +347,8 @@ def _shape_text(name: str, dims: bytes, text: _Text) -> int | None:
 
 def _names(columns: Columns) -> pl.DataFrame:
     names = [str(name) for name in columns.names.codes]
-    short = [_short(name) for name in names]
+    short = [short_name(name) for name in names]
     return pl.DataFrame({"name_id": range(len(names)), "name": names, "short_name": short}, schema=dict(NAMES))
-
-
-_ANONYMOUS = re.compile(r"\(anonymous namespace\)|<unnamed>")
-
-
-def _short(name: str) -> str:
-    """``name`` up to its template arguments or parameters, without return type and namespaces."""
-    plain = _ANONYMOUS.sub("anonymous", name)
-    head = re.split(r"[<(]", plain, maxsplit=1)[0].strip()
-    return head.rsplit("::", 1)[-1].rsplit(" ", 1)[-1] or name
 
 
 def _as(frame: pl.DataFrame, schema: Schema) -> pl.DataFrame:
