@@ -13,6 +13,7 @@ from .link import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import common_layers, find_sequence_steps, layer_groups, view_lane
 
+STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
 DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
 
 
@@ -43,7 +44,7 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
         inside = split_by_markers(found.step, columns, lane, rows, marked)
         code[rows] = np.where(inside >= 0, used + inside, -1)
         used += int(inside.max()) + 1
-    return number_steps(columns, markers, code, layers)
+    return number_steps(columns, markers, drop_strays(columns, code), layers)
 
 
 def layer_anchors(trace: Trace, columns: Columns) -> Bools:
@@ -86,6 +87,35 @@ def split_by_markers(step: Ints, columns: Columns, lane: int, rows: Ints, marked
     pairs = pl.DataFrame({"step": step, "stretch": stretch})
     dense = pairs.select(pl.struct("step", "stretch").rank("dense")).to_series().cast(pl.Int64).to_numpy() - 1
     return np.where(step >= 0, dense, -1)
+
+
+def drop_strays(columns: Columns, code: Ints) -> Ints:
+    """Take small kernels that ran long before the first GEMM or attention of their step out of it.
+
+    Engines launch a little bookkeeping right after the last step and then wait for work; the next step begins later.
+    """
+    rows = np.flatnonzero(code >= 0)
+    order = rows[np.argsort(code[rows], kind="stable")]
+    if len(order) < 2:
+        return code
+    owner = pl.Series(code[order]).rle_id().cast(pl.Int64).to_numpy()
+    start, end = columns.start[order], columns.end[order]
+    number = np.arange(len(order))
+    works = columns.is_op("gemm", "moe_gemm", "attention")[order]
+    first_work = np.full(int(owner[-1]) + 1, len(order))
+    np.minimum.at(first_work, owner[works], number[works])
+    last = np.zeros(int(owner[-1]) + 1, dtype=np.int64)
+    np.maximum.at(last, owner, end)
+    same = owner[1:] == owner[:-1]
+    gap = start[1:] - end[:-1]
+    wide = same & (number[1:] <= first_work[owner[1:]]) & (gap > STRAY_GAP_NS) & (gap * 2 > last[owner[1:]] - start[1:])
+    if not wide.any():
+        return code
+    until = np.full(int(owner[-1]) + 1, -1, dtype=np.int64)
+    np.maximum.at(until, owner[:-1][wide], number[:-1][wide])
+    code = code.copy()
+    code[order[number <= until[owner]]] = -1
+    return code
 
 
 def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bools) -> RawSteps:

@@ -14,15 +14,14 @@ def count_tokens(steps: pl.DataFrame) -> pl.DataFrame:
     phase = pl.col("phase").cast(pl.String)
     marked = pl.col("marker") >= 0
     width = pl.col("width")
-    before = pl.col("requests").shift(1).over("lane")
-    still = pl.min_horizontal(before, pl.col("requests") - 1)
+    others = pl.min_horizontal(pl.coalesce("beside", pl.col("requests").shift(1).over("lane")), pl.col("requests") - 1)
     decode_requests = (
         pl.when(phase == "decode")
         .then(pl.coalesce("m_decode_requests", "requests"))
         .when(phase == "prefill")
         .then(pl.lit(0))
         .when(phase == "mixed")
-        .then(pl.coalesce("m_decode_requests", still))
+        .then(pl.coalesce("m_decode_requests", others))
     )
     steps = steps.with_columns(decode_requests.cast(pl.Int64).alias("decode_requests"))
     decode_tokens = pl.coalesce("m_decode_tokens", pl.col("decode_requests") * width)

@@ -1,6 +1,7 @@
 """The phase of each step, by the ladder of evidence: marker, kernel names, launch geometry, graph replay, context.
 
-The input is one row per step with what each rung saw; the output adds ``phase``, ``evidence`` and the counts.
+The input is one row per step with what each rung saw; the output adds ``phase``, ``evidence`` and ``beside``, the
+number of requests that decode next to the prompts of a step.
 """
 
 from __future__ import annotations
@@ -9,89 +10,103 @@ import numpy as np
 import polars as pl
 
 from ..result import EVIDENCE, PHASES
-from .columns import HINT, Columns, Ints
+from .columns import HINT, Bools, Columns, Ints
+from .settle import decoding_beside, scheduler_mixes
 
 ENOUGH = 0.2  # share of a step's attention launches that must carry a hint for the step to have that kind
-MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
+MOST = 0.6  # share of a step's GEMMs that must name few tokens (or many) before they speak for the step
+STEADY_STEPS = 3  # a token count that this many steps in a row share is a decode batch where requests are not known
+LARGEST_BATCH = 512  # and no batch is larger than this
 
 
 def name_evidence(columns: Columns, step: Ints, steps: int) -> pl.DataFrame:
     """Per step: which kinds its kernel names show.
 
-    ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure;
-    ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels name few tokens).
+    ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
+    from metadata kernels that engines launch for one kind only; ``verify``: a rejection sampler ran; ``likely``:
+    'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels name few tokens).
     """
     inside = step >= 0
     attention = columns.is_op("attention") & inside
-    total = np.maximum(np.bincount(step[attention], minlength=steps), 1)[:steps]
-
-    def share(rows: np.ndarray, of: np.ndarray) -> np.ndarray:
-        return np.bincount(step[rows], minlength=steps)[:steps] / of
-
-    sure = attention & columns.hint_sure
-    kinds = {
-        "decode": share(sure & (columns.hint == HINT["decode"]), total) >= ENOUGH,
-        "prefill": share(sure & (columns.hint == HINT["prefill"]), total) >= ENOUGH,
-        "several_tokens": share(sure & (columns.hint == HINT["prefill_or_mixed"]), total) >= ENOUGH,
-        "both": share(sure & (columns.hint == HINT["mixed"]), total) >= ENOUGH,
-    }
-    weak = attention & ~columns.hint_sure
     gemm = columns.is_op("gemm", "moe_gemm") & inside
-    gemms = np.maximum(np.bincount(step[gemm], minlength=steps), 1)[:steps]
-    likely = {
-        kind: np.maximum(
-            share(weak & (columns.hint == HINT[kind]), total), share(gemm & (columns.hint == HINT[kind]), gemms)
-        )
-        for kind in ("prefill", "decode")
-    }
-    frame = pl.DataFrame(kinds)
-    return frame.with_columns(
-        likely=pl.when(pl.Series(likely["decode"] > 0.6))
-        .then(pl.lit("decode"))
-        .when(pl.Series(likely["prefill"] > 0.6))
-        .then(pl.lit("prefill"))
-        .otherwise(pl.lit(""))
+    metadata = columns.is_op("step_metadata") & inside & columns.hint_sure
+
+    def count(rows: Bools) -> Ints:
+        return np.bincount(step[rows], minlength=steps)[:steps]
+
+    of_attention, of_gemm = np.maximum(count(attention), 1), np.maximum(count(gemm), 1)
+
+    def sure(kind: str) -> Bools:
+        return count(attention & columns.hint_sure & (columns.hint == HINT[kind])) / of_attention >= ENOUGH
+
+    def likely(kind: str) -> Bools:
+        hinted = columns.hint == HINT[kind]
+        weak = count(attention & ~columns.hint_sure & hinted) / of_attention
+        return np.maximum(weak, count(gemm & hinted) / of_gemm) > MOST
+
+    named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
+    prepares_decode = ~named & (count(metadata & (columns.hint == HINT["decode"])) > 0)
+    prepares_prompt = ~named & (count(metadata & (columns.hint == HINT["prefill"])) > 0)
+    frame = pl.DataFrame(
+        {
+            "decode": sure("decode") | (prepares_decode & ~prepares_prompt),
+            "prefill": sure("prefill"),
+            "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
+            "both": sure("mixed"),
+            "verify": count(columns.is_op("sampling") & columns.hint_sure & (columns.hint == HINT["decode"]) & inside)
+            > 0,
+            "likely_decode": likely("decode"),
+            "likely_prefill": likely("prefill"),
+        }
     )
+    word = (
+        pl.when(pl.col("likely_decode")).then(pl.lit("decode")).when(pl.col("likely_prefill")).then(pl.lit("prefill"))
+    )
+    return frame.with_columns(likely=word.otherwise(pl.lit(""))).drop("likely_decode", "likely_prefill")
 
 
-def decide_phases(steps: pl.DataFrame) -> pl.DataFrame:
-    """Add ``phase`` and ``evidence`` (strings) to the step rows.
+def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
+    """Add ``phase``, ``evidence`` and ``beside`` to the step rows.
 
-    Needs columns lane, marker_phase, decode, prefill, several_tokens, both, likely, tokens, requests, full_graph,
-    draft, verify.
+    ``mixes``: whether the engine is known to mix prompts with decoding requests. Needs the columns of
+    ``name_evidence`` and lane, start_ns, end_ns, marker_phase, tokens, requests, full_graph, draft, continuing.
     """
     own = steps.with_columns(named_phase().alias("named"), counted_phase().alias("counted"))
-    own = own.with_columns(settle_several(own).alias("settled"))
-    phase = pl.coalesce(
-        "marker_phase",
-        pl.when(pl.col("draft")).then(pl.lit("other")),
-        pl.when(pl.col("verify") & (pl.col("named").is_null() | (pl.col("named") == "several"))).then(pl.lit("decode")),
-        pl.when(pl.col("named") == "several").then(pl.col("settled")).otherwise(pl.col("named")),
-        pl.when(pl.col("counted") == "several").then(pl.col("settled")).otherwise(pl.col("counted")),
-        pl.when(pl.col("full_graph")).then(pl.lit("decode")),
-        pl.when(pl.col("likely") != "").then(pl.col("likely")),
-        pl.lit("unknown"),
+    first = pl.coalesce("named", "counted")
+    own = own.with_columns(
+        several=(
+            (first == "several") & ~pl.col("verify") & ~pl.col("draft") & pl.col("marker_phase").is_null()
+        ).fill_null(False),
+        decoding=((first == "decode") | pl.col("full_graph")).fill_null(False),
     )
-    evidence = (
-        pl.when(pl.col("marker_phase").is_not_null())
-        .then(pl.lit("marker"))
-        .when(pl.col("draft"))
-        .then(pl.lit("step_context"))
-        .when(pl.col("named").is_not_null())
-        .then(pl.lit("kernel_name"))
-        .when(pl.col("counted").is_not_null() | pl.col("verify"))
-        .then(pl.lit("launch_geometry"))
-        .when(pl.col("full_graph"))
-        .then(pl.lit("graph_replay"))
-        .when(pl.col("likely") != "")
-        .then(pl.lit("kernel_name"))
-        .otherwise(pl.lit("none"))
-    )
+    own = own.with_columns(beside=decoding_beside(own, scheduler_mixes(own, mixes)))
+    settled = pl.when(pl.col("beside") == 0).then(pl.lit("prefill")).otherwise(pl.lit("mixed"))
+    verify = pl.col("verify") & (first.is_null() | first.is_in(["several", "decode"]))
+    ladder = [
+        (pl.col("marker_phase").is_not_null(), pl.col("marker_phase"), "marker"),
+        (pl.col("draft"), pl.lit("other"), "step_context"),
+        (verify, pl.lit("decode"), "kernel_name"),
+        (pl.col("named") == "several", settled, "kernel_name"),
+        (pl.col("named").is_not_null(), pl.col("named"), "kernel_name"),
+        (pl.col("counted") == "several", settled, "launch_geometry"),
+        (pl.col("counted").is_not_null(), pl.col("counted"), "launch_geometry"),
+        (pl.col("full_graph"), pl.lit("decode"), "graph_replay"),
+        (pl.col("likely") != "", pl.col("likely"), "kernel_name"),
+        (steady_batch(), pl.lit("decode"), "launch_geometry"),
+        (pl.col("tokens") > LARGEST_BATCH, pl.lit("prefill"), "launch_geometry"),
+    ]
+    phase, evidence = pl.lit("unknown"), pl.lit("none")
+    for holds, value, rung in reversed(ladder):
+        phase = pl.when(holds.fill_null(False)).then(value).otherwise(phase)
+        evidence = pl.when(holds.fill_null(False)).then(pl.lit(rung)).otherwise(evidence)
     return own.with_columns(phase.cast(PHASES).alias("phase"), evidence.cast(EVIDENCE).alias("evidence"))
 
 
 def named_phase() -> pl.Expr:
-    """What sure attention names say: a phase, 'several' (more than one token for some request), or null."""
+    """What sure names say: a phase, 'several' (more than one token for some request), or null.
+
+    In a full graph 'several' is no prompt: engines capture whole steps for decoding and verifying only.
+    """
     context = pl.col("prefill") | pl.col("several_tokens")
     return (
         pl.when(pl.col("both") | (pl.col("decode") & context))
@@ -99,7 +114,7 @@ def named_phase() -> pl.Expr:
         .when(pl.col("decode"))
         .then(pl.lit("decode"))
         .when(pl.col("prefill"))
-        .then(pl.lit("prefill"))
+        .then(pl.lit("several"))
         .when(pl.col("several_tokens") & ~pl.col("full_graph"))
         .then(pl.lit("several"))
     )
@@ -113,36 +128,13 @@ def counted_phase() -> pl.Expr:
         .then(pl.lit("decode"))
         .when(known & (pl.col("tokens") > pl.col("requests")))
         .then(pl.lit("several"))
+        .when((pl.col("tokens") == 1) & ~pl.col("full_graph"))
+        .then(pl.lit("decode"))
     )
 
 
-def settle_several(steps: pl.DataFrame) -> pl.Series:
-    """For steps with several tokens per request: 'prefill' or 'mixed', from the decode steps around them.
-
-    Rows sampled in the step against the batches before and after: an engine that mixes samples everyone in the step;
-    one that prefills apart samples only the new prompts, and the next decode batch is the sum.
-    """
-    plain = pl.when((pl.col("requests") == pl.col("tokens")) | pl.col("full_graph") | pl.col("decode"))
-    decoding = plain.then(pl.col("requests"))
-    around = steps.select(
-        "requests",
-        decoding.forward_fill().over("lane").alias("before"),
-        decoding.backward_fill().over("lane").alias("after"),
-    )
-    before, after, rows = pl.col("before").fill_null(0), pl.col("after"), pl.col("requests")
-    apart = (after - (before + rows)).abs()
-    together = (after - rows).abs()
-    verdict = (
-        pl.when(rows.is_null())
-        .then(pl.lit("prefill"))
-        .when(rows == 1)
-        .then(pl.lit("prefill"))
-        .when(before == 0)
-        .then(pl.lit("prefill"))
-        .when(after.is_null())
-        .then(pl.when(rows > before).then(pl.lit("mixed")).otherwise(pl.lit("prefill")))
-        .when((together <= apart) & (rows >= before * 0.5))
-        .then(pl.lit("mixed"))
-        .otherwise(pl.lit("prefill"))
-    )
-    return around.select(verdict.alias("settled")).to_series()
+def steady_batch() -> pl.Expr:
+    """A token count shared by several steps in a row, small enough for a batch."""
+    tokens = pl.col("tokens")
+    run = (tokens != tokens.shift(1).over("lane")).fill_null(True).cum_sum()
+    return (pl.len().over("lane", run) >= STEADY_STEPS) & (tokens <= LARGEST_BATCH)

@@ -29,6 +29,14 @@ def recognise_engine(trace: Trace, markers: MarkerSteps) -> str | None:
         known = marked.mode().sort()
         return str(known[0])
     for rule in engine_rules():
-        if trace.names["name"].str.contains(rule["regex"]).any():
+        if rule["regex"] and trace.names["name"].str.contains(rule["regex"]).any():
             return str(rule["name"])
+    return None
+
+
+def engine_mixes(engine: str | None) -> bool | None:
+    """Whether the engine's scheduler mixes prompts with decoding requests by default; None for an unknown engine."""
+    for rule in engine_rules():
+        if rule["name"] == engine:
+            return bool(rule["mixes"])
     return None

@@ -35,7 +35,9 @@ def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints
     every = pl.DataFrame({"step": np.arange(steps)})
     if len(rows) == 0:
         return every.with_columns(
-            pl.lit(None, dtype=pl.Int64).alias("graph_id"), pl.lit(False).alias("full_graph"), pl.lit(0).alias("graph_ns")
+            pl.lit(None, dtype=pl.Int64).alias("graph_id"),
+            pl.lit(False).alias("full_graph"),
+            pl.lit(0).alias("graph_ns"),
         )
     attention = columns.is_op("attention")
     frame = pl.DataFrame(
@@ -48,8 +50,10 @@ def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints
     )
     sums = frame.group_by("step", "replay").agg(pl.len(), pl.col("attention").sum(), pl.col("ns").sum())
     named = sums.join(graph_of_replay(trace, link).select("replay", "graph_id"), on="replay", how="left")
-    best = named.sort("len", "replay", descending=[True, False]).group_by("step", maintain_order=True).agg(
-        pl.col("graph_id").first(), pl.col("attention").sum(), pl.col("ns").sum().alias("graph_ns")
+    best = (
+        named.sort("len", "replay", descending=[True, False])
+        .group_by("step", maintain_order=True)
+        .agg(pl.col("graph_id").first(), pl.col("attention").sum(), pl.col("ns").sum().alias("graph_ns"))
     )
     total = np.bincount(step[attention & (step >= 0)], minlength=steps)
     joined = every.join(best, on="step", how="left").with_columns(pl.Series("total", total))
@@ -69,8 +73,10 @@ def graph_table(trace: Trace, link: LinkResult, steps: pl.DataFrame) -> pl.DataF
         (share * pl.col("graph_ns") / 1e6).sum().alias("padding_sum"),
         share.is_not_null().any().alias("known"),
     )
-    replays = graph_of_replay(trace, link).group_by("graph_id", "device_index").agg(
-        pl.len().cast(pl.Int64).alias("replays"), pl.col("nodes").max().cast(pl.Int64)
+    replays = (
+        graph_of_replay(trace, link)
+        .group_by("graph_id", "device_index")
+        .agg(pl.len().cast(pl.Int64).alias("replays"), pl.col("nodes").max().cast(pl.Int64))
     )
     opaque = whole_graph_rows(trace)
     devices = trace.devices.select("device_index", pl.col("device").alias("ordinal"))
@@ -94,9 +100,11 @@ def graph_table(trace: Trace, link: LinkResult, steps: pl.DataFrame) -> pl.DataF
 def whole_graph_rows(trace: Trace) -> pl.DataFrame:
     """Replays recorded as one row each, per graph; their nodes are not known."""
     graphs = trace.graph_launches
-    return graphs.group_by("graph_id", "device_index").agg(
-        pl.len().cast(pl.Int64).alias("replays"), pl.lit(None, dtype=pl.Int64).alias("nodes")
-    ).select("graph_id", "device_index", "replays", "nodes")
+    return (
+        graphs.group_by("graph_id", "device_index")
+        .agg(pl.len().cast(pl.Int64).alias("replays"), pl.lit(None, dtype=pl.Int64).alias("nodes"))
+        .select("graph_id", "device_index", "replays", "nodes")
+    )
 
 
 def whole_graph_times(trace: Trace) -> tuple[Ints, Ints]:

@@ -14,8 +14,9 @@ import numpy as np
 
 from .columns import Bools, Columns, Ints
 
-LAYER_SHARE = 0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
-STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
+LAYER_SHARE = (
+    0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,6 @@ def find_sequence_steps(lane: LaneView) -> Sequence:
     starts = np.concatenate([[0], cuts])
     step = np.searchsorted(starts, np.arange(count), side="right") - 1
     attention = np.diff(np.concatenate([[0], seams + 1, [len(first)]]))
-    step = drop_strays(lane, step, first, starts)
     return Sequence(step, attention, common_layers(attention), kind)
 
 
@@ -209,19 +209,3 @@ def after_gap(lane: LaneView, low: int, high: int) -> int:
     gaps = lane.start[low : high + 1][: high - low + 1] - np.maximum.accumulate(lane.end[low - 1 : high])
     widest = int(gaps.argmax())
     return low + widest if gaps[widest] > max(20_000, 3 * int(gaps[0])) else low
-
-
-def drop_strays(lane: LaneView, step: Ints, first: Ints, starts: Ints) -> Ints:
-    """Take kernels that ran long before the first GEMM of the lane's first step out of it."""
-    step = step.copy()
-    stop = int(starts[1]) if len(starts) > 1 else len(step)
-    gemms = np.flatnonzero(lane.gemm[: int(first[0])])
-    limit = int(gemms[0]) if len(gemms) else int(first[0])
-    if limit < 1:
-        return step
-    gaps = lane.start[1 : limit + 1] - np.maximum.accumulate(lane.end[:limit])
-    duration = int(lane.end[:stop].max() - lane.start[limit])
-    wide = np.flatnonzero(gaps > max(STRAY_GAP_NS, duration // 2))
-    if len(wide):
-        step[: int(wide[-1]) + 1] = -1
-    return step

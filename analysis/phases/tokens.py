@@ -69,7 +69,9 @@ def requests_per_step(
     chosen = np.flatnonzero(tail)
     sampled = pl.DataFrame({"step": step[chosen], "rows": rows[chosen]}).group_by("step").agg(pl.col("rows").first())
     seen = np.flatnonzero((step >= 0) & (batch > 0))
-    batches = pl.DataFrame({"step": step[seen], "batch": batch[seen]}).group_by("step").agg(pl.col("batch").mode().min())
+    batches = (
+        pl.DataFrame({"step": step[seen], "batch": batch[seen]}).group_by("step").agg(pl.col("batch").mode().min())
+    )
     return pl.DataFrame({"rows": spread(sampled, "rows", steps), "batch": spread(batches, "batch", steps)})
 
 

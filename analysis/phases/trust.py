@@ -17,7 +17,9 @@ MAX_EXAMPLES = 3
 
 def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
     """Share (0..1) of kernel time under each kind of evidence, counted kernels only."""
-    counted = kernels.filter(pl.col("in_window")).select("evidence", (pl.col("end_ns") - pl.col("start_ns")).alias("ns"))
+    counted = kernels.filter(pl.col("in_window")).select(
+        "evidence", (pl.col("end_ns") - pl.col("start_ns")).alias("ns")
+    )
     total = counted["ns"].sum() or 0
     sums = dict(counted.group_by("evidence").agg(pl.col("ns").sum()).iter_rows())
     if not total:

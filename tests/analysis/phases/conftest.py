@@ -74,9 +74,18 @@ class MiniRun:
         length = ns or self.kernel_ns
         self.rows.append(
             {
-                "start_ns": self.now, "end_ns": self.now + length, "device_index": device, "process": 100 + device,
-                "stream": stream, "correlation_id": graph or self.correlation, "name": name,
-                "grid_x": grid[0], "grid_y": grid[1], "grid_z": grid[2], "graph_node_id": node, "graph_id": -1,
+                "start_ns": self.now,
+                "end_ns": self.now + length,
+                "device_index": device,
+                "process": 100 + device,
+                "stream": stream,
+                "correlation_id": graph or self.correlation,
+                "name": name,
+                "grid_x": grid[0],
+                "grid_y": grid[1],
+                "grid_z": grid[2],
+                "graph_node_id": node,
+                "graph_id": -1,
                 "truth": (len(self.steps) - 1, phase),
             }
         )
@@ -87,15 +96,39 @@ class MiniRun:
         if self.with_launches:
             self.calls.append(
                 {
-                    "start_ns": self.cpu, "end_ns": self.cpu + US, "process": 100 + device, "thread": 1000 + device,
-                    "correlation_id": correlation, "kind": kind, "text_id": 1 if kind == "graph" else 0,
+                    "start_ns": self.cpu,
+                    "end_ns": self.cpu + US,
+                    "process": 100 + device,
+                    "thread": 1000 + device,
+                    "correlation_id": correlation,
+                    "kind": kind,
+                    "text_id": 1 if kind == "graph" else 0,
                 }
             )
 
     def step(
-        self, phase, tokens, requests, *, attention="attention_any", marker=None, graph=None, sampler=True, gather=True,
-        embedding=True, device=0, layers=None, late_sampler=False, metadata=1, tensor_parallel=False, lm_head=True,
-        idle_us=50, piecewise=False, stream=7, prepare=None, before_range=False,
+        self,
+        phase,
+        tokens,
+        requests,
+        *,
+        attention="attention_any",
+        marker=None,
+        graph=None,
+        sampler=True,
+        gather=True,
+        embedding=True,
+        device=0,
+        layers=None,
+        late_sampler=False,
+        metadata=1,
+        tensor_parallel=False,
+        lm_head=True,
+        idle_us=50,
+        piecewise=False,
+        stream=7,
+        prepare=None,
+        before_range=False,
     ):
         """One forward pass with its sampling. ``graph``: base node id of a captured graph that holds the layers."""
         self.steps.append(phase)
@@ -159,23 +192,44 @@ class MiniRun:
         self.cpu = max(self.cpu, end) + US
         self.ranges.append(
             {
-                "start_ns": start, "end_ns": end, "process": 100 + device, "thread": thread or 1000 + device,
-                "end_thread": end_thread or 1000 + device, "text_id": self.text(text), "domain_text_id": 2,
-                "kind": kind, "device_index": -1, "stream": -1,
+                "start_ns": start,
+                "end_ns": end,
+                "process": 100 + device,
+                "thread": thread or 1000 + device,
+                "end_thread": end_thread or 1000 + device,
+                "text_id": self.text(text),
+                "domain_text_id": 2,
+                "kind": kind,
+                "device_index": -1,
+                "stream": -1,
             }
         )
 
     def mark(self, text, device=0):
         self.cpu += US
         self.marks.append(
-            {"time_ns": self.cpu, "process": 100 + device, "thread": 1000 + device, "text_id": self.text(text), "domain_text_id": 2}
+            {
+                "time_ns": self.cpu,
+                "process": 100 + device,
+                "thread": 1000 + device,
+                "text_id": self.text(text),
+                "domain_text_id": 2,
+            }
         )
 
     def copy(self, kind="d2h", bytes=128, device=0):
         self.copies.append(
             {
-                "start_ns": self.now, "end_ns": self.now + 1000, "device_index": device, "process": 100 + device,
-                "context": 1, "stream": 7, "correlation_id": -1, "kind": kind, "bytes": bytes, "graph_node_id": -1,
+                "start_ns": self.now,
+                "end_ns": self.now + 1000,
+                "device_index": device,
+                "process": 100 + device,
+                "context": 1,
+                "stream": 7,
+                "correlation_id": -1,
+                "kind": kind,
+                "bytes": bytes,
+                "graph_node_id": -1,
             }
         )
         self.now += 1500
@@ -187,8 +241,15 @@ class MiniRun:
         self.now = max(self.now, self.cpu) + 5 * US
         self.whole_graphs.append(
             {
-                "start_ns": self.now, "end_ns": self.now + ns, "device_index": device, "process": 100 + device,
-                "context": 1, "stream": 7, "correlation_id": self.correlation, "graph_id": graph_id, "graph_exec_id": graph_id,
+                "start_ns": self.now,
+                "end_ns": self.now + ns,
+                "device_index": device,
+                "process": 100 + device,
+                "context": 1,
+                "stream": 7,
+                "correlation_id": self.correlation,
+                "graph_id": graph_id,
+                "graph_exec_id": graph_id,
             }
         )
         self.now += ns + 1000

@@ -90,7 +90,14 @@ def test_graph_replay_is_one_decode_step_and_its_padding_is_not_prefill(mini):
 
 def test_single_user_prompts_between_their_own_decodes(mini):
     run = mini()
-    for phase, tokens in [("prefill", 100), ("decode", 1), ("decode", 1), ("prefill", 77), ("decode", 1), ("decode", 1)]:
+    for phase, tokens in [
+        ("prefill", 100),
+        ("decode", 1),
+        ("decode", 1),
+        ("prefill", 77),
+        ("decode", 1),
+        ("decode", 1),
+    ]:
         run.step(phase, tokens, 1)
     result = find_phases(*run.build())
     check_truth(run, result)
@@ -108,7 +115,9 @@ def test_router_softmax_of_every_layer_is_no_sampler(mini):
 def test_pipeline_stage_without_embedding_or_sampler_is_cut_at_its_sends(mini):
     run = mini(layers=6)
     for _ in range(4):
-        run.step("decode", 8, 8, embedding=False, sampler=False, gather=False, lm_head=False, attention="attention_decode")
+        run.step(
+            "decode", 8, 8, embedding=False, sampler=False, gather=False, lm_head=False, attention="attention_decode"
+        )
         run.kernel("send_recv", phase="decode")
     result = find_phases(*run.build())
     check_truth(run, result)

@@ -1,0 +1,125 @@
+"""One row per step with what every rung of the evidence ladder sees of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import Trace
+from .assemble import DRAFT_SHARE, RawSteps
+from .columns import Columns, Ints
+from .decide import name_evidence
+from .graphs import graphs_of_steps
+from .link import LinkResult
+from .marker_steps import FACTS, MarkerSteps
+from .tokens import attention_batch, requests_per_step, tokens_per_step
+
+
+def describe_steps(
+    trace: Trace, columns: Columns, link: LinkResult, raw: RawSteps, markers: MarkerSteps, name_facts: pl.DataFrame
+) -> pl.DataFrame:
+    """One row per step with what every rung of the ladder sees."""
+    count = raw.frame.height
+    step = raw.step
+    facts = marker_facts(raw, markers)
+    last_attention = np.full(max(count, 1), -1, dtype=np.int64)
+    rows = np.flatnonzero(columns.is_op("attention") & (step >= 0))
+    np.maximum.at(last_attention, step[rows], rows)
+    batch = attention_batch(trace, columns, name_facts)
+    requests = requests_per_step(trace, columns, step, count, last_attention, batch)
+    rows = np.flatnonzero(step >= 0)
+    spans = (
+        pl.DataFrame({"step": step[rows], "start_ns": columns.start[rows], "end_ns": columns.end[rows]})
+        .group_by("step")
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.len().cast(pl.Int64).alias("kernel_count"))
+        .sort("step")
+        .drop("step")
+    )
+    frame = pl.concat(
+        [
+            raw.frame,
+            spans,
+            facts,
+            name_evidence(columns, step, count),
+            graphs_of_steps(trace, columns, link, step, count).drop("step"),
+            pl.DataFrame({"tokens": tokens_per_step(columns, step, count)}),
+            requests,
+        ],
+        how="horizontal",
+    )
+    known = pl.coalesce("rows", "batch")
+    frame = frame.with_columns(
+        pl.when(known <= pl.col("tokens").fill_null(known)).then(known).alias("requests"),
+        pl.Series("number", np.arange(count)),
+        draft_passes(raw.layers).alias("draft"),
+    )
+    width = pl.when(pl.col("verify")).then(pl.col("tokens") // pl.col("requests"))
+    return frame.with_columns(
+        pl.coalesce("m_verify_width", width, 1).alias("width"),
+        continuing_requests(trace, columns, step, frame),
+    )
+
+
+def draft_passes(layers: int | None) -> pl.Expr:
+    """Passes of a draft model: far fewer layers than the model has, unmarked, not at the edge of the capture."""
+    if layers is None or layers < 4:
+        return pl.lit(False)
+    edge = (pl.int_range(pl.len()).over("lane") == 0) | (
+        pl.int_range(pl.len()).over("lane") == pl.len().over("lane") - 1
+    )
+    short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0)
+    return short & ~edge
+
+
+def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:
+    """Requests whose token ids were copied on the device from the step before (one 4-byte id each).
+
+    An engine that schedules ahead copies them between the end of one step and the first layer of the next. The count
+    stands where exactly one size is below the step's requests; null where no such copy was seen or a marker counts.
+    """
+    empty = pl.Series("continuing", [None] * steps.height, dtype=pl.Int64)
+    copies = trace.copies.filter((pl.col("kind").cast(pl.String) == "d2d") & (pl.col("bytes") % 4 == 0))
+    if copies.height == 0 or steps.height == 0:
+        return empty
+    first = np.full(steps.height, np.iinfo(np.int64).max)
+    rows = np.flatnonzero(columns.is_op("attention") & (step >= 0))
+    np.minimum.at(first, step[rows], columns.start[rows])
+    lane_of_step, ends = steps["lane"].to_numpy(), steps["end_ns"].to_numpy()
+    found = []
+    for lane, device in enumerate(columns.lane_device):
+        own = np.flatnonzero(lane_of_step == lane)
+        mine = copies.filter((pl.col("device_index") == device) & (pl.col("process") == columns.lane_process[lane]))
+        time = mine["start_ns"].to_numpy()
+        place = np.searchsorted(first[own], time, side="right")
+        before = np.concatenate([[np.iinfo(np.int64).min], ends[own]])
+        fits = (place < len(own)) & (time >= before[np.minimum(place, len(own))])
+        found.append(
+            mine.filter(pl.Series(fits))
+            .select((pl.col("bytes") // 4).alias("count"))
+            .with_columns(pl.Series("number", own[place[fits]]))
+        )
+    sizes = pl.concat(found).join(steps.select("number", "requests", "marker"), on="number", how="left").unique()
+    fitting = sizes.filter((pl.col("count") >= 1) & (pl.col("count") < pl.col("requests")) & (pl.col("marker") < 0))
+    single = fitting.group_by("number").agg(pl.col("count").first(), pl.len()).filter(pl.col("len") == 1)
+    return (
+        steps.select("number").join(single, on="number", how="left", maintain_order="left")["count"].alias("continuing")
+    )
+
+
+def marker_facts(raw: RawSteps, markers: MarkerSteps) -> pl.DataFrame:
+    """The facts of each step's marker as m_* columns (all null without one), with its phase and text."""
+    wanted = ["phase", "text_id", *FACTS]
+    if markers.frame.height == 0:
+        return raw.frame.with_columns(
+            pl.lit(None, dtype=pl.String).alias("marker_phase"),
+            pl.lit(None, dtype=pl.UInt32).alias("m_text_id"),
+            *[pl.lit(None, dtype=pl.Int64).alias(f"m_{name}") for name in FACTS],
+        ).drop(raw.frame.columns)
+    row = raw.frame["marker"].to_numpy()
+    facts = markers.frame.select(wanted)[np.maximum(row, 0)]
+    marked = pl.Series(row >= 0)
+    return facts.select(
+        pl.when(marked).then(pl.col("phase").cast(pl.String)).alias("marker_phase"),
+        pl.when(marked).then(pl.col("text_id")).alias("m_text_id"),
+        *[pl.when(marked).then(pl.col(name).cast(pl.Int64)).alias(f"m_{name}") for name in FACTS],
+    )

@@ -1,0 +1,85 @@
+"""The step rows in their final order and form, and which kernels count."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import Trace
+from ..result import STEPS
+from .columns import Bools, Columns, Ints
+from .window import Bounds, activity_span
+
+
+def finish_steps(
+    trace: Trace, columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds
+) -> tuple[pl.DataFrame, Ints]:
+    """Steps in their final order with every column of STEPS, and the kernels' step numbers renumbered to match."""
+    devices = np.array(columns.lane_device, dtype=np.int64)
+    lane = steps["lane"].to_numpy() if steps.height else np.zeros(0, np.int64)
+    steps = steps.with_columns(pl.Series("device_index", devices[lane] if len(lane) else [], dtype=pl.Int32))
+    steps = steps.sort("group", "index", "device_index", "start_ns").with_row_index("step")
+    number = np.full(steps.height + 1, -1, dtype=np.int64)
+    number[steps["number"].to_numpy()] = np.arange(steps.height)
+    step = number[step]
+    ordinal = dict(trace.devices.select("device_index", "device").iter_rows())
+    label = trace.texts["text"].gather(steps["m_text_id"].fill_null(0)) if trace.texts.height else None
+    low, high = bounds.start_ns, bounds.end_ns
+    cut = pl.lit(False)
+    if low is not None:
+        cut |= pl.col("start_ns") < low
+    if high is not None:
+        cut |= pl.col("end_ns") > high
+    steps = steps.with_columns(
+        pl.col("step").cast(pl.Int32),
+        pl.col("device_index").replace_strict(ordinal, default=-1, return_dtype=pl.Int32).alias("device"),
+        busy_per_step(columns, step, steps.height),
+        (cut | pl.col("cut_short") if "cut_short" in steps.columns else cut).alias("partial"),
+        pl.lit(False).alias("excluded"),
+        pl.when(pl.col("m_text_id").is_not_null()).then(label).otherwise(None).alias("label")
+        if label is not None
+        else pl.lit(None, dtype=pl.String).alias("label"),
+        pl.lit(None, dtype=pl.Float64).alias("flop"),
+    )
+    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in STEPS.items() if name not in steps.columns]
+    steps = steps.with_columns(missing)
+    return steps.with_columns(pl.col(name).cast(dtype) for name, dtype in STEPS.items()), step
+
+
+def busy_per_step(columns: Columns, step: Ints, steps: int) -> pl.Series:
+    """Union of the kernels' intervals of each step, ns."""
+    busy = np.zeros(steps, dtype=np.int64)
+    rows = np.flatnonzero(step >= 0)
+    order = rows[np.argsort(step[rows], kind="stable")]  # kernels are sorted by start already
+    if len(order) == 0:
+        return pl.Series("busy_ns", busy)
+    number, start, end = step[order], columns.start[order], columns.end[order]
+    offset = number * (int(end.max()) - int(start.min()) + 1)  # steps far apart: one running maximum serves them all
+    reach = np.maximum.accumulate(end + offset)
+    before = np.concatenate([[np.iinfo(np.int64).min], reach[:-1]])
+    covered = np.maximum(end + offset - np.maximum(start + offset, before), 0)
+    np.add.at(busy, number, covered)
+    return pl.Series("busy_ns", busy)
+
+
+def counted_kernels(columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds) -> Bools:
+    """Kernels that count: started inside the user's window, not warm-up, graph capture or weight loading."""
+    inside = ~columns.load_time
+    if bounds.start_ns is not None:
+        inside &= columns.start >= bounds.start_ns
+    if bounds.end_ns is not None:
+        inside &= columns.start < bounds.end_ns
+    excluded = np.append(steps["excluded"].to_numpy(), False)[step]
+    return np.asarray(inside & ~excluded)
+
+
+def window_span(trace: Trace, columns: Columns, in_window: Bools) -> tuple[int, int]:
+    """First start and last end of the counted kernels and whole-graph rows."""
+    if in_window.any():
+        span = int(columns.start[in_window].min()), int(columns.end[in_window].max())
+    else:
+        span = activity_span(trace, columns) or (0, 0)
+    if trace.graph_launches.height:
+        low, high = activity_span(trace, columns) or span
+        span = min(span[0], low), max(span[1], high)
+    return span

@@ -1,0 +1,72 @@
+"""Prefill or mixed? Steps whose kernels show several tokens per request, but not whether others decode beside them.
+
+Two kinds of scheduler exist. One mixes: everyone samples in every step, so the rows sampled are the decoding requests
+plus the prompts, and the next decode batch is no larger than that. The other prefills apart: only the prompts sample,
+and the next decode batch is the batch before plus all of them. Which kind ran is decided once for the capture, by the
+runs of such steps that lie between two decode steps.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+NEW_ARRIVALS_NS = 50_000_000  # after an idle time like this nobody was decoding any more
+
+
+def scheduler_mixes(steps: pl.DataFrame, default: bool | None) -> bool | None:
+    """Whether the scheduler mixes prompts with decoding requests, by the runs that tell; else ``default``.
+
+    Needs columns lane, several, requests, decoding (boolean: a plain decode step).
+    """
+    marked = steps.with_columns(
+        run=(pl.col("several") != pl.col("several").shift(1).over("lane")).fill_null(True).cum_sum(),
+        before=pl.when(pl.col("decoding")).then("requests").otherwise(None).shift(1).over("lane"),
+        after=pl.when(pl.col("decoding")).then("requests").otherwise(None).shift(-1).over("lane"),
+    )
+    runs = (
+        marked.filter("several")
+        .group_by("lane", "run")
+        .agg(
+            pl.col("before").first(),
+            pl.col("after").last(),
+            pl.col("requests").sum().alias("all"),
+            pl.col("requests").last().alias("last"),
+            pl.col("requests").null_count().alias("unknown"),
+        )
+        .filter((pl.col("unknown") == 0) & (pl.col("before") > 0) & pl.col("after").is_not_null())
+    )
+    together = (pl.col("after") - pl.col("last")).abs()
+    apart = (pl.col("after") - pl.col("before") - pl.col("all")).abs()
+    votes = runs.select(
+        mixed=(together < apart).sum(),
+        separate=(apart < together).sum(),
+        never=(pl.col("last") < pl.col("before")).sum(),
+    ).row(0, named=True)
+    if votes["mixed"] == votes["separate"]:
+        return default
+    return bool(votes["mixed"] > votes["separate"])
+
+
+def decoding_beside(steps: pl.DataFrame, mixes: bool | None) -> pl.Series:
+    """For each step with several tokens per request, how many requests decode beside its prompts (0 = none).
+
+    ``continuing`` (token ids of the step before copied on the device) counts them exactly where an engine does so.
+    Else, where the scheduler mixes, those that sampled in the step before and are still there: all rows but one at
+    most, and not the request whose prompt fills the token budget and goes on.
+    """
+    full = pl.col("tokens") >= pl.col("tokens").max().over("lane")
+    goes_on = (pl.col("several") & full).cast(pl.Int64)
+    available = (pl.col("requests") - goes_on).shift(1).over("lane").fill_null(0)
+    idle = pl.col("start_ns") - pl.col("end_ns").shift(1).over("lane")
+    waiting = pl.when(idle.fill_null(0) > NEW_ARRIVALS_NS).then(0).otherwise(available)
+    alone = pl.len().over("lane") == 1  # nothing around it: an engine that mixes and samples many rows was mixing
+    tracked = (
+        pl.when(pl.lit(mixes is not True) | (pl.col("requests") <= 1))
+        .then(0)
+        .when(alone)
+        .then(None)
+        .otherwise(pl.min_horizontal(waiting, pl.col("requests") - 1))
+    )
+    return steps.select(
+        pl.when(~pl.col("several")).then(None).otherwise(pl.coalesce("continuing", tracked)).alias("beside")
+    ).to_series()
