@@ -48,12 +48,14 @@ class GroupGaps:
     @property
     def closes_mixed(self) -> npt.NDArray[np.bool_]:
         """Whether the closing step is mixed."""
-        return self.steps.is_mixed[self.chain.closing]
+        mixed: npt.NDArray[np.bool_] = self.steps.is_mixed[self.chain.closing]
+        return mixed
 
     @property
     def counted(self) -> npt.NDArray[np.bool_]:
         """False where prefill ran in between and nobody waited for it: no token of anybody was late."""
-        return ~((self.chain.prefill_between > 0) & (self.chain.held == 0))
+        unheld: npt.NDArray[np.bool_] = (self.chain.prefill_between > 0) & (self.chain.held == 0)
+        return ~unheld
 
 
 def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals] | None = None) -> GroupGaps:

@@ -1,0 +1,412 @@
+"""The summary: every headline number of one capture, each null with its reason where it is unknown.
+
+Keys and units are those of the JSON (docs/design.md). Times of devices are means over the devices with kernels; step and
+stall numbers are per group and added up over groups. Ratios come from the steps' own ratios, so that they agree with the
+step table: over kernel time each step weighs its busy time, over wall time the time it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ..ingest.trace import Trace
+from .advice.headline import headline_of
+from .advice.verdict import judge_status, merge_trust
+from .result import PHASES, Finding
+from .time.accounting import OPAQUE, TimeResult
+from .time.group_steps import GroupSteps, chain_decode_steps, group_steps, split_groups
+from .time.stalls import StallResult
+
+NO_PHASES = "no autoregressive phases found"
+STALL_KEYS = (
+    "stall_count",
+    "stall_ms",
+    "stall_max_ms",
+    "stall_pct_of_window",
+    "stall_episode_count",
+    "stall_episode_max_ms",
+    "request_ms_lost",
+    "prefill_without_waiters",
+)
+
+
+class SummaryResult(NamedTuple):
+    """What :func:`summarise` gives; the fields of the Analysis of the same names."""
+
+    summary: dict[str, Any]
+    group_summaries: tuple[dict[str, Any], ...]
+    trust: dict[str, Any]
+    status: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SummaryInput:
+    """All that the stages found. ``kernels`` and ``steps`` carry work columns; ``ceilings`` are DeviceCeilings."""
+
+    trace: Trace
+    kernels: pl.DataFrame
+    steps: pl.DataFrame
+    groups: pl.DataFrame
+    time: TimeResult
+    stalls: StallResult
+    ceilings: Sequence[Any] = ()
+    graphs: pl.DataFrame | None = None
+    kernel_table: pl.DataFrame | None = None
+    model: Mapping[str, Any] | None = None
+    phase_trust: Mapping[str, Any] | None = None
+    work_trust: Mapping[str, Any] | None = None
+    autoregressive: bool = True
+    opaque_graphs: bool = False
+    engine: str | None = None
+    findings: Sequence[Finding] = ()
+    reasons: Sequence[str] = ()
+
+
+def summarise(found: SummaryInput) -> SummaryResult:
+    """Put the numbers of all stages into the JSON's ``summary``, ``groups[]``, ``trust``, ``status`` and ``reasons``.
+
+    ``summary['reasons']`` maps each key that is null to why. ``summary['headline']`` is the first screen's sentence.
+    """
+    reasons: dict[str, str] = {}
+    summary = _device_numbers(found, reasons)
+    per_group = list(split_groups(found.steps, found.groups)) if found.autoregressive else []
+    summary |= _step_numbers(found, per_group, None, reasons)
+    summary["utilization"] = _utilization(found, summary)
+    summary["worst_episode"] = _worst_episode(found.stalls)
+    summary["longest_run_without_decode"] = _longest_run(found.stalls)
+    if not found.autoregressive:
+        reasons |= dict.fromkeys([k for k, v in summary.items() if v is None and k not in reasons], NO_PHASES)
+    summary["reasons"] = {key: reasons[key] for key in sorted(reasons)}
+
+    group_summaries = []
+    for group in per_group:
+        why: dict[str, str] = {}
+        own = _step_numbers(found, [group], group.group, why)
+        devices = [_ordinals(found.trace).get(d, d) for d in group.devices]
+        own = {"group": group.group, "kind": group.kind, "devices": devices} | own
+        group_summaries.append(own | {"reasons": why})
+    trust = merge_trust(found.trace, found.kernels, found.steps, found.time, found.phase_trust, found.work_trust)
+    if found.engine:
+        trust["engine"] = found.engine
+    status, why_status = judge_status(found, summary, trust)
+    summary["headline"] = headline_of(found, summary, status, why_status)
+    return SummaryResult(summary, tuple(group_summaries), trust, status, why_status)
+
+
+def device_rows(
+    trace: Trace, groups: pl.DataFrame, time: TimeResult, ceilings: Sequence[Any] = ()
+) -> tuple[dict[str, Any], ...]:
+    """JSON ``devices[]``: identity, ceilings and time account of every device with kernels in the window."""
+    ceiling_of = {c.device_index: c for c in ceilings}
+    group_of = {d: g for g, devices in groups.select("group", "devices").iter_rows() for d in devices}
+    identity = {row["device_index"]: row for row in trace.devices.iter_rows(named=True)}
+    rows = []
+    for account in time.devices:
+        d = account.device_index
+        seen, ceiling = identity.get(d, {}), ceiling_of.get(d)
+        bandwidth = seen.get("memory_bandwidth_bytes_per_s")
+        row = {
+            "device": account.device,
+            "device_index": d,
+            "process": None if seen.get("process") is None else int(seen["process"]) & 0xFFFFFF,
+            "group": group_of.get(d),
+            "gpu_name": getattr(ceiling, "gpu_name", None) or seen.get("gpu_name"),
+            "gpu_source": getattr(ceiling, "gpu_source", None) or seen.get("gpu_source"),
+            "sm_count": getattr(ceiling, "sm_count", None) or seen.get("sm_count"),
+            "memory_bandwidth_gbps": getattr(ceiling, "memory_bandwidth_gbps", None)
+            or (bandwidth / 1e9 if bandwidth else None),
+            "peak_tflops": dict(getattr(ceiling, "peak_tflops", None) or {}),
+            "ceiling_source": getattr(ceiling, "ceiling_source", None),
+            "ceiling_reason": getattr(ceiling, "reason", None),
+            "candidates": list(getattr(ceiling, "candidates", ()) or ()),
+            "contradiction": getattr(ceiling, "contradiction", None),
+            "kernel_count": account.kernel_count,
+            "window_ns": account.window_ns,
+            "busy_ns": account.busy_ns,
+            "copy_only_ns": account.copy_only_ns,
+            "idle_ns": account.idle_ns,
+            "idle_ns_by_cause": None if account.idle_ns_by_cause is None else dict(account.idle_ns_by_cause),
+            "phase_ns": dict(account.phase_ns),
+            "kernel_time_sum_ns": account.kernel_time_sum_ns,
+            "same_stream_overlap_ns": account.same_stream_overlap_ns,
+        }
+        if account.reason:
+            row["idle_ns_reason"] = row["idle_ns_by_cause_reason"] = account.reason
+        rows.append(row)
+    return tuple(rows)
+
+
+def spread(values: npt.ArrayLike) -> dict[str, float | int | None]:
+    """``{n, p50, p95, p99, max}`` of values in ms (linear interpolation between ranks); null where there are none."""
+    numbers = np.asarray(values, dtype=np.float64)
+    if not len(numbers):
+        return {"n": 0, "p50": None, "p95": None, "p99": None, "max": None}
+    p50, p95, p99 = np.percentile(numbers, [50, 95, 99]).tolist()
+    return {"n": len(numbers), "p50": p50, "p95": p95, "p99": p99, "max": float(numbers.max())}
+
+
+def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, Any]:
+    devices, capture = found.time.devices, found.trace.capture
+    window_ns = found.time.window_ns
+    count = max(len(devices), 1)
+    busy_ms = sum(d.busy_ns for d in devices) / count / 1e6
+    phase_ms = {p: sum(d.phase_ns.get(p, 0) for d in devices) / count / 1e6 for p in PHASES.categories.to_list()}
+    idle_known = bool(devices) and all(d.idle_ns is not None for d in devices)
+    summary: dict[str, Any] = {
+        "capture_ms": None if capture.duration_ns is None else capture.duration_ns / 1e6,
+        "window_ms": window_ns / 1e6,
+        "gpu_busy_ms": busy_ms,
+        "copy_only_ms": sum(d.copy_only_ns for d in devices) / count / 1e6,
+        "gpu_idle_ms": sum(d.idle_ns or 0 for d in devices) / count / 1e6 if idle_known else None,
+        "idle_ms_by_cause": None,
+        "nvml_utilization_pct": 100 * busy_ms * 1e6 / window_ns if devices and window_ns else None,
+        "kernel_count": int(found.kernels["in_window"].sum()),
+        "kernel_time_sum_ms": sum(d.kernel_time_sum_ns for d in devices) / count / 1e6,
+        "phase_ms": phase_ms,
+        "phase_pct": {p: 100 * ms / busy_ms for p, ms in phase_ms.items()} if busy_ms else None,
+    }
+    if idle_known:
+        causes = [d.idle_ns_by_cause or {} for d in devices]
+        summary["idle_ms_by_cause"] = {c: sum(one[c] for one in causes) / count / 1e6 for c in causes[0]}
+    else:
+        why = OPAQUE if found.opaque_graphs else "no device ran a kernel in the window"
+        reasons["gpu_idle_ms"] = reasons["idle_ms_by_cause"] = why
+    if summary["capture_ms"] is None:
+        reasons["capture_ms"] = "the capture does not record its own length"
+    for key in ("nvml_utilization_pct", "phase_pct"):
+        if summary[key] is None:
+            reasons[key] = "no device ran a kernel in the window"
+    return summary
+
+
+def _step_numbers(
+    found: SummaryInput, groups: Sequence[GroupSteps], only: int | None, reasons: dict[str, str]
+) -> dict[str, Any]:
+    """Step, gap, ratio and stall numbers of the given groups."""
+    window_ms = found.time.window_ns / 1e6
+    stalls, gaps, steps = found.stalls.stalls, found.stalls.gaps, found.steps
+    if only is not None:
+        stalls, gaps, steps = (f.filter(pl.col("group") == only) for f in (stalls, gaps, steps))
+    spans = {
+        phase: np.concatenate([(g.end_ns - g.start_ns)[chosen(g)] for g in groups] or [np.zeros(0)]) / 1e6
+        for phase, chosen in (
+            ("decode", lambda g: g.is_decode),
+            ("prefill", lambda g: g.is_prefill),
+            ("mixed", lambda g: g.is_mixed),
+        )
+    }
+    whole = group_steps(steps) if steps.height else None
+    numbers: dict[str, Any] = {
+        "step_count": 0 if whole is None else int((~whole["excluded"]).sum()),
+        "decode_step_ms": spread(spans["decode"]),
+        "prefill_step_ms": spread(spans["prefill"]),
+        "mixed_step_ms": spread(spans["mixed"]),
+        "inter_token_gap_ms": spread(gaps.filter("counted")["gap_ms"].to_numpy() if gaps.height else []),
+        "decode_batch_p50": _median([g.count("decode_requests")[g.is_decode] for g in groups]),
+        "prefill_tokens": _total([g.count("prefill_tokens")[g.is_prefill | g.is_mixed] for g in groups]),
+        "decode_tokens": _total([_decoded(g) for g in groups]),
+    }
+    if not groups:
+        numbers |= dict.fromkeys((*STALL_KEYS, "decode_batch_p50", "prefill_tokens", "decode_tokens"))
+        numbers |= {f"{r}_{over}_pct": None for r in ("decode_mbu", "prefill_mfu") for over in ("kernel", "wall")}
+        numbers["decode_mbu_is_lower_bound"] = False
+        return numbers
+    for key in ("decode_batch_p50", "prefill_tokens", "decode_tokens"):
+        if numbers[key] is None:
+            reasons[key] = "token and request counts are not known for every step"
+    numbers |= _ratios(found, groups, reasons)
+    numbers |= _stall_numbers(found, stalls, groups, only, window_ms, reasons)
+    return numbers
+
+
+def _decoded(group: GroupSteps) -> npt.NDArray[np.float64]:
+    """Tokens the decoding requests ran (verify width included), NaN where unknown."""
+    tokens, requests = group.count("decode_tokens"), group.count("decode_requests")
+    return np.where(np.isnan(tokens), requests, tokens)[group.is_decode_bearing]
+
+
+def _median(parts: list[npt.NDArray[np.float64]]) -> float | None:
+    known = [p[~np.isnan(p)] for p in parts]
+    values = np.concatenate(known) if known else np.zeros(0)
+    return float(np.median(values)) if len(values) else None
+
+
+def _total(parts: list[npt.NDArray[np.float64]]) -> int | None:
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    return None if np.isnan(values).any() else int(values.sum())
+
+
+def _stall_numbers(
+    found: SummaryInput,
+    stalls: pl.DataFrame,
+    groups: Sequence[GroupSteps],
+    only: int | None,
+    window_ms: float,
+    reasons: dict[str, str],
+) -> dict[str, Any]:
+    known = stalls["stall_ms"].drop_nulls()
+    episodes = stalls.group_by("episode").agg(pl.col("stall_ms").sum())["stall_ms"]
+    unheld = found.stalls.prefill_without_waiters
+    lost = stalls["request_ms_lost"]
+    total = float(known.sum())
+    numbers: dict[str, Any] = {
+        "stall_count": stalls.height,
+        "stall_ms": total,
+        "stall_max_ms": _maximum(known),
+        "stall_pct_of_window": 100 * total / (window_ms * len(groups)) if window_ms else None,
+        "stall_episode_count": episodes.len(),
+        "stall_episode_max_ms": _maximum(episodes),
+        "request_ms_lost": None if lost.null_count() else float(lost.sum()),
+        "prefill_without_waiters": sum(n for g, n in unheld.items() if only is None or g == only),
+    }
+    if not window_ms:
+        reasons["stall_pct_of_window"] = "the window is empty"
+    missing = stalls.height - known.len()
+    if missing:
+        why = f"no decode-only baseline for {missing} of {stalls.height} stalls: what is known is a lower bound"
+        numbers["stall_ms_is_lower_bound"] = True
+        reasons["stall_ms"] = why
+        if not known.len():
+            keys = ("stall_ms", "stall_max_ms", "stall_pct_of_window", "stall_episode_max_ms")
+            numbers |= dict.fromkeys(keys)
+            reasons |= dict.fromkeys(keys, why)
+    if numbers["request_ms_lost"] is None:
+        reasons["request_ms_lost"] = "requests held or a baseline are not known for every stall"
+    return numbers
+
+
+def _maximum(values: pl.Series) -> float:
+    return float(values.to_numpy().max()) if values.len() else 0.0
+
+
+def _ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str, str]) -> dict[str, Any]:
+    """MBU of pure decode steps and MFU of prefill steps, over kernel time and over wall time, %.
+
+    Wall time of a decode step is the time since the decode-bearing step just before it ended; of a prefill step its span.
+    """
+    chosen = pl.concat([_wall_times(found.steps, g) for g in groups])
+    numbers: dict[str, Any] = {}
+    for name, phase, column in (("decode_mbu", "decode", "mbu_pct"), ("prefill_mfu", "prefill", "mfu_pct")):
+        steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
+        known = steps.filter(pl.col(column).is_not_null() & pl.col(column).is_finite())
+        why = f"there is no {phase} step" if steps.is_empty() else _why_no_ratio(found, column)
+        for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
+            timed = known.filter(pl.col(time_column) > 0)
+            key = f"{name}_{over}_pct"
+            numbers[key] = None
+            if timed.height:
+                numbers[key] = float(
+                    (timed[column].cast(pl.Float64) * timed["busy_ns"]).sum()
+                    / timed[time_column].cast(pl.Float64).sum()
+                )
+            elif known.height:
+                reasons[key] = f"no {phase} step directly follows a decode-bearing one"
+            else:
+                reasons[key] = why
+        if known.height and known.height < steps.height:
+            numbers[f"{name}_steps"] = {"counted": known.height, "of": steps.height}
+    decode = chosen.filter((pl.col("phase").cast(pl.String) == "decode") & pl.col("mbu_pct").is_not_null())
+    sure = decode["kv_tokens_source"].fill_null("none").is_in(["marker", "tracked", "estimated"])
+    numbers["decode_mbu_is_lower_bound"] = bool(decode.height and not sure.all())
+    return numbers
+
+
+def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
+    """The group's usable steps, one row per device, with ``wall_ns`` (0 = none)."""
+    wall = np.where(group.is_prefill, group.end_ns - group.start_ns, 0)
+    chain = chain_decode_steps(group)
+    direct = (chain.closing == chain.before + 1) & group.is_decode[chain.closing]
+    wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
+    walls = pl.DataFrame({"index": pl.Series(group.index, dtype=pl.Int32), "wall_ns": pl.Series(wall, dtype=pl.Int64)})
+    return steps.filter(pl.col("group") == group.group).join(walls, on="index", how="inner")
+
+
+def _why_no_ratio(found: SummaryInput, column: str) -> str:
+    what = "bytes" if column == "mbu_pct" else "FLOPs"
+    peak = "memory_bandwidth_gbps" if column == "mbu_pct" else "peak_tflops"
+    if found.opaque_graphs and column == "mbu_pct":
+        return "graph replays are opaque: the kernels of decode steps are not recorded"
+    if not any(getattr(c, peak, None) for c in found.ceilings):
+        said = next((c.reason for c in found.ceilings if getattr(c, "reason", None)), None)
+        return said or "the GPU's peak is not known: give --gpu"
+    if not (found.model or {}).get("name"):
+        return f"the {what} of the steps are not known: the model was not recognised, give --model"
+    return f"the {what} of the steps are not known"
+
+
+def _utilization(found: SummaryInput, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What nvidia-smi would have shown beside what the hardware did, under DCGM's names where sampled, %."""
+    metrics = found.trace.gpu_metrics.filter(
+        pl.col("time_ns").is_between(found.time.window_start_ns, found.time.window_end_ns)
+    )
+    sampled = {
+        "dcgm_fi_prof_sm_active_pct": pl.col("sm_active_pct"),
+        "dcgm_fi_prof_pipe_tensor_active_pct": pl.col("tensor_active_pct"),
+        "dcgm_fi_prof_dram_active_pct": pl.col("dram_read_pct") + pl.col("dram_write_pct"),
+    }
+    result: dict[str, Any] = {
+        "nvml_utilization_pct": summary["nvml_utilization_pct"],
+        "decode_mbu_kernel_pct": summary["decode_mbu_kernel_pct"],
+        "prefill_mfu_kernel_pct": summary["prefill_mfu_kernel_pct"],
+    }
+    for key, expression in sampled.items():
+        value = metrics.select(expression.cast(pl.Float64).mean()).item() if metrics.height else None
+        result[key] = value
+        if value is None:
+            result[f"{key}_reason"] = "GPU metrics were not sampled"
+    return result
+
+
+def _worst_episode(stalls: StallResult) -> dict[str, Any] | None:
+    """The episode with most stall time: start, length, steps, tokens, who was held, gaps before, during and after."""
+    frame = stalls.stalls
+    if frame.is_empty():
+        return None
+    episodes = frame.group_by("episode", maintain_order=True).agg(
+        pl.col("group").first(),
+        pl.col("start_ns").min(),
+        pl.col("end_ns").max(),
+        pl.len().alias("stalls"),
+        pl.col("steps").list.len().sum().alias("steps"),
+        pl.col("stall_ms").sum(),
+        _sum_or_null("prefill_tokens"),
+        pl.col("requests_held").max(),
+        _sum_or_null("request_ms_lost"),
+        pl.col("gap_before_ms").first(),
+        pl.col("gap_ms").median().alias("gap_during_ms"),
+        pl.col("gap_after_ms").last(),
+    )
+    worst = episodes.sort("stall_ms", "episode", descending=[True, False], nulls_last=True).row(0, named=True)
+    calm, lost = worst["gap_before_ms"] or worst["gap_after_ms"], worst["request_ms_lost"]
+    # One token per request and undisturbed gap is what the time would have given.
+    worst["tokens_lost"] = None if not calm or lost is None else lost / calm
+    return dict(worst)
+
+
+def _sum_or_null(column: str) -> pl.Expr:
+    return pl.when(pl.col(column).null_count() == 0).then(pl.col(column).sum()).otherwise(None).alias(column)
+
+
+def _longest_run(stalls: StallResult) -> dict[str, Any] | None:
+    run = stalls.longest_run
+    if run is None:
+        return None
+    return {
+        "group": run.group,
+        "steps": run.steps,
+        "ms": run.ms,
+        "start_ns": run.start_ns,
+        "end_ns": run.end_ns,
+        "requests_held": run.requests_held,
+    }
+
+
+def _ordinals(trace: Trace) -> dict[int, int]:
+    return dict(trace.devices.select("device_index", "device").iter_rows())
