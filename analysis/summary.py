@@ -194,20 +194,12 @@ def _step_numbers(
     stalls, gaps, steps = found.stalls.stalls, found.stalls.gaps, found.steps
     if only is not None:
         stalls, gaps, steps = (f.filter(pl.col("group") == only) for f in (stalls, gaps, steps))
-    spans = {
-        phase: np.concatenate([(g.end_ns - g.start_ns)[chosen(g)] for g in groups] or [np.zeros(0)]) / 1e6
-        for phase, chosen in (
-            ("decode", lambda g: g.is_decode),
-            ("prefill", lambda g: g.is_prefill),
-            ("mixed", lambda g: g.is_mixed),
-        )
-    }
     whole = group_steps(steps) if steps.height else None
     numbers: dict[str, Any] = {
         "step_count": 0 if whole is None else int((~whole["excluded"]).sum()),
-        "decode_step_ms": spread(spans["decode"]),
-        "prefill_step_ms": spread(spans["prefill"]),
-        "mixed_step_ms": spread(spans["mixed"]),
+        "decode_step_ms": spread(_spans_ms(groups, "is_decode")),
+        "prefill_step_ms": spread(_spans_ms(groups, "is_prefill")),
+        "mixed_step_ms": spread(_spans_ms(groups, "is_mixed")),
         "inter_token_gap_ms": spread(gaps.filter("counted")["gap_ms"].to_numpy() if gaps.height else []),
         "decode_batch_p50": _median([g.count("decode_requests")[g.is_decode] for g in groups]),
         "prefill_tokens": _total([g.count("prefill_tokens")[g.is_prefill | g.is_mixed] for g in groups]),
@@ -224,6 +216,12 @@ def _step_numbers(
     numbers |= _ratios(found, groups, reasons)
     numbers |= _stall_numbers(found, stalls, groups, only, window_ms, reasons)
     return numbers
+
+
+def _spans_ms(groups: Sequence[GroupSteps], kind: str) -> npt.NDArray[np.float64]:
+    """Spans of the groups' steps of one kind (a mask of GroupSteps), ms."""
+    parts = [(g.end_ns - g.start_ns)[getattr(g, kind)] / 1e6 for g in groups]
+    return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float64)
 
 
 def _decoded(group: GroupSteps) -> npt.NDArray[np.float64]:
@@ -302,10 +300,8 @@ def _ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str
             key = f"{name}_{over}_pct"
             numbers[key] = None
             if timed.height:
-                numbers[key] = float(
-                    (timed[column].cast(pl.Float64) * timed["busy_ns"]).sum()
-                    / timed[time_column].cast(pl.Float64).sum()
-                )
+                weighted = timed[column].cast(pl.Float64).to_numpy() * timed["busy_ns"].to_numpy()
+                numbers[key] = float(weighted.sum() / timed[time_column].to_numpy().sum())
             elif known.height:
                 reasons[key] = f"no {phase} step directly follows a decode-bearing one"
             else:
