@@ -51,6 +51,8 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
     """Kernels that mark layers: attention; where a lane has none, the softmax of unfused attention."""
     anchors = columns.is_op("attention")
     softmax = trace.names["name"].str.contains("(?i)softmax").to_numpy()
+    if not softmax.any():
+        return anchors
     for lane in range(len(columns.lane_device)):
         mine = columns.lane == lane
         if not anchors[mine].any() and columns.count:
@@ -124,10 +126,21 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bo
     width = max(markers.frame.height, 1)
     frame = (
         pl.DataFrame(
-            {"code": code[rows], "row": rows, "lane": columns.lane[rows], "anchor": anchors[rows].astype(np.int64)}
+            {
+                "code": code[rows],
+                "row": rows,
+                "lane": columns.lane[rows],
+                "anchor": anchors[rows].astype(np.int64),
+                "opaque": columns.graph_row[rows] >= 0,
+            }
         )
         .group_by("code")
-        .agg(pl.col("row").min(), pl.col("lane").first(), pl.col("anchor").sum().alias("attention"))
+        .agg(
+            pl.col("row").min(),
+            pl.col("lane").first(),
+            pl.col("anchor").sum().alias("attention"),
+            pl.col("opaque").any(),
+        )
     )
     marked = pl.col("code") < len(columns.lane_device) * width
     kept = frame.filter(marked | (pl.col("attention") > 0)).sort("lane", "row")
@@ -137,5 +150,5 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bo
     number = np.full(int(code.max(initial=-1)) + 2, -1, dtype=np.int64)
     number[kept["code"].to_numpy()] = np.arange(kept.height)
     step = np.where(code >= 0, number[code], -1)
-    layers = common_layers(kept["attention"].to_numpy())
+    layers = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
     return RawSteps(step, kept.select("lane", "marker", "attention"), layers)

@@ -40,12 +40,14 @@ class Columns:
     grid_z: Ints
     lane: Ints
     stream: Ints  # dense code of (device, context, stream)
+    kernel_row: Ints  # row of Trace.kernels, -1 for a whole-graph row
+    graph_row: Ints  # row of Trace.graph_launches, -1 for a kernel
     lane_device: tuple[int, ...]
     lane_process: tuple[int, ...]
 
     @property
     def count(self) -> int:
-        """Number of kernels."""
+        """Number of rows."""
         return len(self.start)
 
     def is_op(self, *names: str) -> Bools:
@@ -87,6 +89,8 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:
         grid_z=column(kernels, "grid_z"),
         lane=lane,
         stream=stream,
+        kernel_row=np.arange(len(name)),
+        graph_row=np.full(len(name), -1, dtype=np.int64),
         lane_device=tuple(int(d) for d, _ in lanes),
         lane_process=tuple(int(p) for _, p in lanes),
     )

@@ -29,9 +29,23 @@ def describe_steps(
     requests = requests_per_step(trace, columns, step, count, last_attention, batch)
     rows = np.flatnonzero(step >= 0)
     spans = (
-        pl.DataFrame({"step": step[rows], "start_ns": columns.start[rows], "end_ns": columns.end[rows]})
+        pl.DataFrame(
+            {
+                "step": step[rows],
+                "start_ns": columns.start[rows],
+                "end_ns": columns.end[rows],
+                "opaque": columns.graph_row[rows] >= 0,
+                "works": columns.is_op("gemm", "moe_gemm", "attention", "embedding")[rows],
+            }
+        )
         .group_by("step")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max(), pl.len().cast(pl.Int64).alias("kernel_count"))
+        .agg(
+            pl.col("start_ns").min(),
+            pl.col("end_ns").max(),
+            (~pl.col("opaque")).sum().cast(pl.Int64).alias("kernel_count"),
+            pl.col("opaque").any(),
+            pl.coalesce(pl.col("start_ns").filter("works").min(), pl.col("start_ns").min()).alias("work_ns"),
+        )
         .sort("step")
         .drop("step")
     )
@@ -67,7 +81,7 @@ def draft_passes(layers: int | None) -> pl.Expr:
     edge = (pl.int_range(pl.len()).over("lane") == 0) | (
         pl.int_range(pl.len()).over("lane") == pl.len().over("lane") - 1
     )
-    short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0)
+    short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
     return short & ~edge
 
 

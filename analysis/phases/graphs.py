@@ -7,14 +7,14 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from ..result import GRAPHS
-from .columns import Columns, Ints, column
+from .columns import Columns, Ints
 from .link import LinkResult
 
 
-def graph_of_replay(trace: Trace, link: LinkResult) -> pl.DataFrame:
-    """One row per replay: its graph (the recorded id, else its first node's, else its shape), nodes and time."""
-    rows = np.flatnonzero(link.replay >= 0)
-    kernels = trace.kernels.select("start_ns", "end_ns", "name_id", "graph_id", "graph_node_id", "device_index")[rows]
+def graph_of_replay(trace: Trace, columns: Columns, link: LinkResult) -> pl.DataFrame:
+    """One row per replay: its graph (the recorded id, else its first node's, else its shape) and nodes."""
+    rows = np.flatnonzero((link.replay >= 0) & (columns.kernel_row >= 0))
+    kernels = trace.kernels.select("name_id", "graph_id", "graph_node_id", "device_index")[columns.kernel_row[rows]]
     frame = kernels.with_columns(pl.Series("replay", link.replay[rows]))
     replays = frame.group_by("replay", maintain_order=True).agg(
         pl.len().alias("nodes"),
@@ -26,7 +26,12 @@ def graph_of_replay(trace: Trace, link: LinkResult) -> pl.DataFrame:
     )
     shape = pl.struct("nodes", "name", "names").rank("dense").cast(pl.Int64)
     identity = pl.when(pl.col("graph_id") > 0).then("graph_id").when(pl.col("node") > 0).then("node").otherwise(shape)
-    return replays.select("replay", "nodes", "device_index", identity.alias("graph_id"))
+    known = replays.select("replay", pl.col("nodes").cast(pl.Int64), "device_index", identity.alias("graph_id"))
+    whole = np.flatnonzero(columns.graph_row >= 0)
+    opaque = trace.graph_launches.select(
+        pl.lit(None, dtype=pl.Int64).alias("nodes"), "device_index", "graph_id"
+    )[columns.graph_row[whole]]
+    return pl.concat([known, opaque.select(pl.Series("replay", link.replay[whole]), "nodes", "device_index", "graph_id")])
 
 
 def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: int) -> pl.DataFrame:
@@ -49,7 +54,7 @@ def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints
         }
     )
     sums = frame.group_by("step", "replay").agg(pl.len(), pl.col("attention").sum(), pl.col("ns").sum())
-    named = sums.join(graph_of_replay(trace, link).select("replay", "graph_id"), on="replay", how="left")
+    named = sums.join(graph_of_replay(trace, columns, link).select("replay", "graph_id"), on="replay", how="left")
     best = (
         named.sort("len", "replay", descending=[True, False])
         .group_by("step", maintain_order=True)
@@ -61,7 +66,7 @@ def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints
     return joined.select("step", "graph_id", full.fill_null(False).alias("full_graph"), pl.col("graph_ns").fill_null(0))
 
 
-def graph_table(trace: Trace, link: LinkResult, steps: pl.DataFrame) -> pl.DataFrame:
+def graph_table(trace: Trace, columns: Columns, link: LinkResult, steps: pl.DataFrame) -> pl.DataFrame:
     """GRAPHS: captured size, replays, nodes, the real batch and the time spent on padded rows."""
     counted = steps.filter(pl.col("graph_id").is_not_null() & ~pl.col("excluded") & pl.col("full_graph"))
     real = pl.col("prefill_tokens") + pl.col("decode_tokens")
@@ -74,15 +79,13 @@ def graph_table(trace: Trace, link: LinkResult, steps: pl.DataFrame) -> pl.DataF
         share.is_not_null().any().alias("known"),
     )
     replays = (
-        graph_of_replay(trace, link)
+        graph_of_replay(trace, columns, link)
         .group_by("graph_id", "device_index")
         .agg(pl.len().cast(pl.Int64).alias("replays"), pl.col("nodes").max().cast(pl.Int64))
     )
-    opaque = whole_graph_rows(trace)
     devices = trace.devices.select("device_index", pl.col("device").alias("ordinal"))
     table = (
-        pl.concat([replays, opaque])
-        .join(batches, on=["graph_id", "device_index"], how="left")
+        replays.join(batches, on=["graph_id", "device_index"], how="left")
         .join(devices, on="device_index", how="left")
         .sort("device_index", "graph_id")
     )
@@ -95,18 +98,3 @@ def graph_table(trace: Trace, link: LinkResult, steps: pl.DataFrame) -> pl.DataF
         pl.col("real_batch_median").cast(pl.Float64),
         pl.when(pl.col("known")).then(pl.col("padding_sum")).alias("padding_ms"),
     ).select(list(GRAPHS))
-
-
-def whole_graph_rows(trace: Trace) -> pl.DataFrame:
-    """Replays recorded as one row each, per graph; their nodes are not known."""
-    graphs = trace.graph_launches
-    return (
-        graphs.group_by("graph_id", "device_index")
-        .agg(pl.len().cast(pl.Int64).alias("replays"), pl.lit(None, dtype=pl.Int64).alias("nodes"))
-        .select("graph_id", "device_index", "replays", "nodes")
-    )
-
-
-def whole_graph_times(trace: Trace) -> tuple[Ints, Ints]:
-    """Start and end of each whole-graph row."""
-    return column(trace.graph_launches, "start_ns"), column(trace.graph_launches, "end_ns")

@@ -5,55 +5,96 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ...ingest.trace import Trace
 from ..result import GROUPS
-from .columns import Columns, Ints
+from .columns import Bools, Columns, Ints
 
-SAME_SHARE = 0.8  # of the steps that two ranks must have in common, in count and in overlap
+SAME_SHARE = 0.8  # of the steps that two ranks must have in common, in count, in overlap and in tokens
+POINT_TO_POINT = "(?i)send_?recv"
+KINDS = {"": "single", "tensor": "tensor_parallel", "pipeline": "pipeline_parallel"}
 
 
-def group_lanes(columns: Columns, steps: pl.DataFrame) -> tuple[pl.DataFrame, Ints]:
-    """Groups of devices, and the group of each lane.
+def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Groups of devices (GROUPS), and the steps with ``group`` and ``index``.
 
-    Tensor-parallel ranks run the same collectives and their steps march together: as many steps, each overlapping its
-    counterpart, with the same tokens. Replicas share no such rhythm.
+    Tensor-parallel ranks run collectives and their steps march together: as many steps, each overlapping its
+    counterpart, with the same tokens. Pipeline stages only send and receive, and a step begins on the next stage when
+    it has ended on the one before. Replicas share no such rhythm. Steps run together have one index.
     """
     lanes = len(columns.lane_device)
-    talks = np.bincount(columns.lane[columns.is_op("collective")], minlength=lanes) > 0
-    group_of = np.full(lanes, -1, dtype=np.int64)
+    own = [steps.filter(pl.col("lane") == lane) for lane in range(lanes)]
+    reduces, sends = talking_lanes(trace, columns)
+    group_of, kind_of = np.full(lanes, -1, dtype=np.int64), [""] * lanes
     heads: list[int] = []
+    slots: list[Ints] = [frame["start_ns"].to_numpy() for frame in own]
     for lane in range(lanes):
-        mine = steps.filter(pl.col("lane") == lane)
         for number, head in enumerate(heads):
-            if talks[lane] and talks[head] and march_together(steps.filter(pl.col("lane") == head), mine):
-                group_of[lane] = number
+            kind, partner = relation(own[head], own[lane], bool(reduces[head] and reduces[lane]), bool(sends[head] and sends[lane]))
+            if kind:
+                group_of[lane], kind_of[number] = number, kind_of[number] if kind_of[number] == "pipeline" else kind
+                slots[lane] = np.where(partner >= 0, slots[head][np.maximum(partner, 0)], slots[lane])
                 break
         else:
             group_of[lane] = len(heads)
             heads.append(lane)
     rows = []
     for number in range(len(heads)):
-        members = [columns.lane_device[lane] for lane in np.flatnonzero(group_of == number)]
-        rows.append((number, sorted(set(members)), "tensor_parallel" if len(set(members)) > 1 else "single"))
-    return pl.DataFrame(rows, schema=dict(GROUPS), orient="row"), group_of
+        members = sorted({columns.lane_device[lane] for lane in np.flatnonzero(group_of == number)})
+        rows.append((number, members, KINDS[kind_of[number]] if len(members) > 1 else "single"))
+    indexed = [
+        frame.with_columns(pl.lit(int(group_of[lane]), dtype=pl.Int32).alias("group"), pl.Series("slot", slots[lane]))
+        for lane, frame in enumerate(own)
+    ]
+    table = pl.DataFrame(rows, schema=dict(GROUPS), orient="row")
+    if not indexed:
+        return table, steps.with_columns(pl.lit(0, dtype=pl.Int32).alias("group"), pl.lit(0, dtype=pl.Int32).alias("index"))
+    index = (pl.col("slot").rank("dense").over("group") - 1).cast(pl.Int32)
+    return table, pl.concat(indexed).with_columns(index.alias("index")).drop("slot")
 
 
-def march_together(one: pl.DataFrame, other: pl.DataFrame) -> bool:
-    """Whether most steps of two lanes overlap in time with a step of the other that carries the same tokens."""
-    if one.height == 0 or other.height == 0:
-        return False
+def talking_lanes(trace: Trace, columns: Columns) -> tuple[Bools, Bools]:
+    """Which lanes run collectives proper, and which send to or receive from one peer."""
+    lanes = len(columns.lane_device)
+    collective = columns.is_op("collective") & (columns.kernel_row >= 0)
+    peer_names = trace.names["name"].str.contains(POINT_TO_POINT).to_numpy()
+    peer = collective & (peer_names[columns.name] if len(peer_names) and columns.count else False)
+    return (
+        np.bincount(columns.lane[collective & ~peer], minlength=lanes) > 0,
+        np.bincount(columns.lane[peer], minlength=lanes) > 0,
+    )
+
+
+def relation(one: pl.DataFrame, other: pl.DataFrame, reduce_both: bool, send_both: bool) -> tuple[str, Ints]:
+    """How two lanes belong together ('tensor', 'pipeline' or ''), and for each step of ``other`` its row in ``one``."""
+    nothing = np.full(other.height, -1, dtype=np.int64)
+    if not (reduce_both or send_both) or one.height == 0 or other.height == 0:
+        return "", nothing
     if min(one.height, other.height) < SAME_SHARE * max(one.height, other.height):
-        return False
-    partner = counterpart(one, other)
+        return "", nothing
+    if reduce_both:
+        partner = counterpart(one, other)
+        if same_work(one, other, partner):
+            return "tensor", partner
+    if send_both:
+        partner = next_stage(one, other)
+        if same_work(one, other, partner):
+            return "pipeline", partner
+    return "", nothing
+
+
+def same_work(one: pl.DataFrame, other: pl.DataFrame, partner: Ints) -> bool:
+    """Whether most steps have a counterpart, and the counterparts carry the same tokens."""
     known = partner >= 0
-    if np.count_nonzero(known) < SAME_SHARE * other.height:
+    if np.count_nonzero(known) < SAME_SHARE * len(partner):
         return False
-    pair = pl.DataFrame({"mine": other["tokens"].filter(pl.Series(known)), "theirs": one["tokens"][partner[known]]})
-    both = pair.drop_nulls()
-    return both.height == 0 or float((both["mine"] == both["theirs"]).mean() or 0.0) >= SAME_SHARE
+    both = pl.DataFrame(
+        {"mine": other["tokens"].filter(pl.Series(known)), "theirs": one["tokens"].gather(partner[known])}
+    ).drop_nulls()
+    return both.height == 0 or float(both.select((pl.col("mine") == pl.col("theirs")).mean()).item()) >= SAME_SHARE
 
 
 def counterpart(one: pl.DataFrame, other: pl.DataFrame) -> Ints:
-    """For each step of ``other`` the step of ``one`` that overlaps it longest, -1 where none overlaps by half."""
+    """For each step of ``other`` the step of ``one`` it overlaps longest, -1 where none overlaps by half; one to one."""
     starts, ends = one["start_ns"].to_numpy(), one["end_ns"].to_numpy()
     start, end = other["start_ns"].to_numpy(), other["end_ns"].to_numpy()
     place = np.searchsorted(starts, start, side="right") - 1
@@ -64,23 +105,19 @@ def counterpart(one: pl.DataFrame, other: pl.DataFrame) -> Ints:
         overlap = np.minimum(end, ends[candidate]) - np.maximum(start, starts[candidate])
         better = overlap > most
         best, most = np.where(better, candidate, best), np.where(better, overlap, most)
-    return np.where(most * 2 >= end - start, best, -1)
+    best = np.where(most * 2 >= np.minimum(end - start, (ends - starts)[np.maximum(best, 0)]), best, -1)
+    return one_to_one(best)
 
 
-def index_steps(steps: pl.DataFrame, group_of: Ints) -> pl.DataFrame:
-    """Add ``group`` and ``index``: per group in time order, the same on every device for the steps run together."""
-    steps = steps.with_columns(pl.Series("group", group_of[steps["lane"].to_numpy()], dtype=pl.Int32))
-    parts = []
-    for _, members in steps.group_by("group", maintain_order=True):
-        lanes = members["lane"].unique(maintain_order=True).to_list()
-        head = members.filter(pl.col("lane") == lanes[0])
-        times = [head.with_columns(slot=head["start_ns"])]
-        for lane in lanes[1:]:
-            mine = members.filter(pl.col("lane") == lane)
-            partner = counterpart(head, mine)
-            slot = np.where(partner >= 0, head["start_ns"].to_numpy()[partner], mine["start_ns"].to_numpy())
-            times.append(mine.with_columns(pl.Series("slot", slot)))
-        parts.append(pl.concat(times).with_columns(index=pl.col("slot").rank("dense").cast(pl.Int32) - 1))
-    if not parts:
-        return steps.with_columns(pl.lit(0, dtype=pl.Int32).alias("index"))
-    return pl.concat(parts).drop("slot")
+def next_stage(one: pl.DataFrame, other: pl.DataFrame) -> Ints:
+    """For each step of a later stage the last step of the earlier one that had ended when its own work began."""
+    place = np.searchsorted(one["end_ns"].to_numpy(), other["work_ns"].to_numpy(), side="right") - 1
+    return one_to_one(place.astype(np.int64))
+
+
+def one_to_one(partner: Ints) -> Ints:
+    """Keep the first of several steps that claim one partner."""
+    _, first = np.unique(partner, return_index=True)
+    kept = np.full(len(partner), -1, dtype=np.int64)
+    kept[first] = partner[first]
+    return kept

@@ -21,17 +21,17 @@ def tag_kernels(
     phase = own_phase(columns, step_phase)
     named = phase != step_phase
     evidence = np.where(named, EVIDENCE_CODE["kernel_name"], evidence)
-    outside = step < 0
-    kernels = trace.kernels.with_columns(
-        pl.Series("launch", link.launch, dtype=pl.Int32),
-        as_enum("op_class", columns.op, OP_CLASSES),
-        as_enum("phase", phase, PHASES),
-        as_enum("step_phase", step_phase, PHASES),
-        as_enum("evidence", np.where(outside & columns.load_time, EVIDENCE_CODE["kernel_name"], evidence), EVIDENCE),
-        pl.Series("step", step, dtype=pl.Int32),
-        pl.Series("in_window", in_window, dtype=pl.Boolean),
+    evidence = np.where((step < 0) & columns.load_time, EVIDENCE_CODE["kernel_name"], evidence)
+    own = columns.kernel_row >= 0
+    return trace.kernels.with_columns(
+        pl.Series("launch", link.launch[own], dtype=pl.Int32),
+        as_enum("op_class", columns.op[own], OP_CLASSES),
+        as_enum("phase", phase[own], PHASES),
+        as_enum("step_phase", step_phase[own], PHASES),
+        as_enum("evidence", evidence[own], EVIDENCE),
+        pl.Series("step", step[own], dtype=pl.Int32),
+        pl.Series("in_window", in_window[own], dtype=pl.Boolean),
     )
-    return kernels
 
 
 def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame) -> tuple[Ints, Ints]:

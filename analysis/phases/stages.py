@@ -17,11 +17,12 @@ from .describe import describe_steps
 from .engine import engine_mixes, recognise_engine
 from .finish import counted_kernels, finish_steps, window_span
 from .graphs import graph_table
-from .groups import group_lanes, index_steps
+from .groups import group_lanes
 from .kernel_tags import tag_kernels
 from .link import link_launches
 from .marker_steps import MarkerSteps, find_marker_steps
 from .trust import link_counts, median_kernels, phase_contradictions, time_by_evidence
+from .whole_graphs import with_whole_graphs
 from .window import check_bounds, read_bounds
 
 
@@ -31,25 +32,27 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     bounds = read_bounds(window)
     check_bounds(bounds, trace, columns)
     link = link_launches(trace)
+    kernel_link = link
+    columns, link = with_whole_graphs(trace, columns, link)
     markers = find_marker_steps(trace, columns, link, texts)
     raw = assemble_steps(trace, columns, link, markers)
     seen = describe_steps(trace, columns, link, raw, markers, name_facts)
     engine = recognise_engine(trace, markers)
     decided = count_tokens(decide_phases(seen, engine_mixes(engine)))
-    groups, group_of_lane = group_lanes(columns, decided)
-    steps, step = finish_steps(trace, columns, index_steps(decided, group_of_lane), raw.step, bounds)
+    groups, indexed = group_lanes(trace, columns, decided)
+    steps, step = finish_steps(trace, columns, indexed, raw.step, bounds)
     in_window = counted_kernels(columns, steps, step, bounds)
     kernels = tag_kernels(trace, columns, link, step, steps, in_window)
     autoregressive, reasons = judge(trace, columns, steps, markers)
     if not autoregressive:
         kernels, steps, step = forget_phases(kernels, steps)
     span = window_span(trace, columns, in_window)
-    table = graph_table(trace, link, steps)
+    table = graph_table(trace, columns, link, steps)
     trust = {
         "gpu_time_by_evidence": time_by_evidence(kernels),
         "kernels_per_step": median_kernels(steps),
         "layers": raw.layers if autoregressive else None,
-        **link_counts(trace, link),
+        **link_counts(trace, kernel_link),
         "contradictions": phase_contradictions(trace, columns, step, steps) if autoregressive else [],
         "node_tracing_inflates_decode": bool((link.replay >= 0).any()),
         "steps_excluded": int(steps["excluded"].sum()),
@@ -67,7 +70,7 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
         "opaque_graphs": trace.graph_launches.height > 0,
         "trust": trust,
         "reasons": tuple(reasons),
-        "link": link,
+        "link": kernel_link,
     }
 
 
