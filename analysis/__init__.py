@@ -1,1 +1,167 @@
-"""A Trace becomes an Analysis."""
+"""A Trace becomes an Analysis: the stages, read top to bottom. Each is described in docs/design.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..ingest.trace import Trace
+from .result import Analysis, Options
+
+__all__ = ["Analysis", "Options", "analyze", "analyze_options"]
+
+
+def analyze(
+    trace: Trace,
+    *,
+    gpu: str | None = None,
+    gpu_override: str | None = None,
+    model: str | Path | None = None,
+    tensor_parallel: int | None = None,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+    ceilings: str | Path | None = None,
+    ncu: Sequence[str | Path] = (),
+    window: str | None = None,
+    markers: str | Path | None = None,
+    step: str | None = None,
+    itl_target_ms: float | None = None,
+    dmon: str | Path | None = None,
+    dcgm: str | Path | None = None,
+) -> Analysis:
+    """Analyse a capture.
+
+    ``gpu`` names the GPU where the capture is silent, ``model`` is a name of ``trace-analyze models`` or a
+    ``config.json``; all arguments mean what the command line's options of the same name mean.
+
+    Raises UsageError for an argument that cannot be used and CannotAnswerError where the window is empty.
+    """
+    options = Options(
+        gpu=gpu,
+        gpu_override=gpu_override,
+        model=None if model is None else str(model),
+        tensor_parallel=tensor_parallel,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        ceilings=_path(ceilings),
+        ncu=tuple(Path(p) for p in ncu),
+        window=window,
+        markers=_path(markers),
+        step=step,
+        itl_target_ms=itl_target_ms,
+        dmon=_path(dmon),
+        dcgm=_path(dcgm),
+    )
+    return analyze_options(trace, options)
+
+
+def _path(value: str | Path | None) -> Path | None:
+    return None if value is None else Path(value)
+
+
+def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str], None] | None = None) -> Analysis:
+    """Analyse a capture with the given options; ``progress`` is told the name of every stage as it begins."""
+    from .advice.findings import find_findings
+    from .advice.what_if import what_would_help
+    from .advice.workload import classify_workload
+    from .classify import classify_names
+    from .hardware import resolve_devices
+    from .phases import find_phases
+    from .step_table import step_table
+    from .summary import SummaryInput, device_rows, summarise
+    from .time.accounting import account_time
+    from .time.collectives import split_collectives
+    from .time.host import host_side
+    from .time.stalls import find_gaps_and_stalls
+    from .work import assign_work
+
+    begin = progress or (lambda _name: None)
+    trace = _with_counters(trace, options)
+
+    begin("names and GPUs")
+    name_facts = classify_names(trace.names)
+    ceilings = resolve_devices(trace, gpu=options.gpu, gpu_override=options.gpu_override, ceilings=options.ceilings)
+    begin("steps and phases")
+    phases = find_phases(trace, name_facts, marker_file=options.markers, window=options.window, devices=ceilings)
+    begin("work and roofline")
+    work = assign_work(trace, phases, name_facts, ceilings, options)
+    begin("time and stalls")
+    time = account_time(
+        trace,
+        work.kernels,
+        work.steps,
+        phases.groups,
+        phases.window_start_ns,
+        phases.window_end_ns,
+        opaque_graphs=phases.opaque_graphs,
+    )
+    collectives = split_collectives(work.kernels, work.steps, phases.groups, trace.names, trace.devices)
+    stalls = find_gaps_and_stalls(work.steps, phases.groups, time, collectives.waits)
+    begin("advice")
+    found = SummaryInput(
+        trace=trace,
+        kernels=work.kernels,
+        steps=work.steps,
+        groups=phases.groups,
+        time=time,
+        stalls=stalls,
+        ceilings=ceilings,
+        graphs=phases.graphs,
+        kernel_table=work.kernel_table,
+        model=work.model,
+        phase_trust=phases.trust,
+        work_trust=work.trust,
+        autoregressive=phases.autoregressive,
+        opaque_graphs=phases.opaque_graphs,
+        engine=phases.engine,
+        reasons=phases.reasons,
+    )
+    host = host_side(trace, phases, time)
+    what_if = what_would_help(found, itl_target_ms=options.itl_target_ms)
+    workload = classify_workload(found, work, what_if)
+    findings = find_findings(found, collectives, host, what_if)
+    summary = summarise(replace(found, findings=findings))
+    return Analysis(
+        trace=trace,
+        options=options,
+        status=summary.status,
+        reasons=summary.reasons,
+        kernels=work.kernels,
+        devices=device_rows(trace, phases.groups, time, ceilings),
+        model=work.model,
+        window={"start_ns": phases.window_start_ns, "end_ns": phases.window_end_ns, "source": _window_source(options)},
+        trust=summary.trust,
+        summary=summary.summary,
+        groups=phases.groups,
+        group_summaries=summary.group_summaries,
+        steps=work.steps,
+        stalls=stalls.stalls,
+        gaps=stalls.gaps,
+        kernel_table=work.kernel_table,
+        op_classes=work.op_classes,
+        idle=time.longest_idle(),
+        graphs=phases.graphs,
+        collectives=collectives.table,
+        findings=findings,
+        step_table=step_table(options.step, trace, work.kernels, work.steps),
+        roofline=work.roofline,
+        traffic=work.traffic,
+        host=host,
+        what_if=what_if,
+        workload=workload,
+        measured=work.measured,
+    )
+
+
+def _window_source(options: Options) -> str:
+    return f"--window {options.window}" if options.window else "first to last GPU work, without warm-up"
+
+
+def _with_counters(trace: Trace, options: Options) -> Trace:
+    """The trace with the counters recorded beside the profiler, on the capture's clock."""
+    if options.dmon is None and options.dcgm is None:
+        return trace
+    from ..ingest.counters import read_counters
+
+    return replace(trace, counters=read_counters(trace, dmon=options.dmon, dcgm=options.dcgm))
