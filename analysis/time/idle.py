@@ -39,11 +39,17 @@ Codes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class IdleIntervals:
-    """Idle intervals of one device with their cause (code in IDLE_CAUSES) and the host's share of each, ns."""
+    """Idle intervals of one device with their cause (code in IDLE_CAUSES) and the host's share of each, ns.
+
+    ``late`` marks those that ended with a launch call the host made only after the device had gone idle, ``thread`` is
+    the thread of that call (-1 = no launch call recorded).
+    """
 
     intervals: Intervals
     cause: Codes
     host_late_ns: Times
+    late: npt.NDArray[np.bool_]
+    thread: Times
 
     def ns_by_cause(self) -> dict[str, int]:
         """Summed length per cause, ns; every cause is present."""
@@ -133,7 +139,8 @@ def find_idle(
     waits = mates_busy & (~call.known | (cause == HOST_SYNC) if device_index in context.pipeline else ~call.known)
     cause[waits] = WAITING_RANK
     cause[_between_requests(context.steps.get(device_index), begin, end) & ~waits] = BETWEEN_REQUESTS
-    return IdleIntervals(free, cause, host_late.astype(np.int64))
+    thread = np.where(call.known, call.thread, -1)
+    return IdleIntervals(free, cause, host_late.astype(np.int64), late, thread)
 
 
 @dataclass(frozen=True)

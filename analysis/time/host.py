@@ -1,0 +1,195 @@
+"""The host's side of decode bubbles: what the launching thread did while the device waited for it.
+
+A bubble is an idle interval inside decode work that ended with a launch call made too late. On the thread of that call
+its time is split, in this order: waiting in a synchronising call, graph launches, kernel launches, copies and memsets,
+then the engine's own NVTX scopes (sampling, input preparation, scheduling), and what remains is host code without a name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...ingest.trace import Trace
+from .accounting import TimeResult
+from .idle import LAUNCH_BOUND
+from .intervals import EMPTY, Intervals, Times, merge, union
+
+PARTS = (
+    "waiting",
+    "graph_launch",
+    "kernel_launch",
+    "copies",
+    "sampling",
+    "input_preparation",
+    "scheduling",
+    "unnamed_host_code",
+)
+#: Words in an engine's scope (last part of its text, any case) and the part of a bubble it stands for.
+SCOPES: Mapping[str, str] = {
+    "sample": "sampling",
+    "sampling": "sampling",
+    "postprocess": "sampling",
+    "bookkeep": "sampling",
+    "update_requests": "sampling",
+    "process_batch_result": "sampling",
+    "preprocess": "input_preparation",
+    "prepare": "input_preparation",
+    "inputs": "input_preparation",
+    "schedule": "scheduling",
+    "scheduler": "scheduling",
+    "get_next_batch": "scheduling",
+    "fetch_new_requests": "scheduling",
+    "recv_requests": "scheduling",
+    "process_input_requests": "scheduling",
+}
+NO_LAUNCHES = "the capture records no launch calls"
+
+
+@dataclass(frozen=True)
+class _Bubbles:
+    start_ns: Times
+    end_ns: Times
+    thread: Times
+
+
+def host_side(
+    trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame, gaps: pl.DataFrame, groups: pl.DataFrame, time: TimeResult
+) -> dict[str, Any]:
+    """JSON ``host``: the bubbles of pure decode gaps split by what the host did, ms (means over the devices).
+
+    Keys: ``bubble_ms``, ``bubble_count``, ``bubble_ms_per_decode_step``, ``share_of_decode_pct`` (of the decode gaps),
+    ``parts_ms`` (PARTS, they sum to bubble_ms), ``dispatch_ms`` (between queued kernels: not the host's), and
+    ``launches_in_flight`` at the start of decode steps. Null with a reason where the capture holds no launch calls.
+    """
+    decode = _decode_gaps(gaps, steps)
+    if time.opaque_graphs or not trace.launches.height or decode.is_empty() or not time.devices:
+        why = NO_LAUNCHES if not trace.launches.height else "graph replays are opaque" if time.opaque_graphs else ""
+        return {"bubble_ms": None, "bubble_ms_reason": why or "no decode step follows another"}
+    group_of = {d: g for g, devices in groups.select("group", "devices").iter_rows() for d in devices}
+    parts = dict.fromkeys(PARTS, 0.0)
+    bubble_ns = dispatch_ns = count = 0
+    per_step: list[npt.NDArray[np.float64]] = []
+    devices = 0
+    decode_ns = 0
+    scopes = _scopes(trace)
+    for d, line in time.timelines.items():
+        mine = decode.filter(pl.col("group") == group_of.get(d, -1))
+        if line.idle is None or mine.is_empty():
+            continue
+        devices += 1
+        windows = union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+        idle = line.idle.intervals
+        inside = windows.measure_within(idle.starts, idle.ends) == idle.ends - idle.starts
+        late = inside & line.idle.late
+        bubbles = _Bubbles(idle.starts[late], idle.ends[late], line.idle.thread[late])
+        for name, ns in _split(trace, scopes, bubbles).items():
+            parts[name] += ns
+        queued = inside & ~line.idle.late & (line.idle.cause == LAUNCH_BOUND)
+        dispatch_ns += int((idle.ends - idle.starts)[queued].sum())
+        bubble_ns += int((bubbles.end_ns - bubbles.start_ns).sum())
+        count += int(late.sum())
+        decode_ns += windows.total_ns
+        own = union(bubbles.start_ns, bubbles.end_ns)
+        per_step.append(own.measure_within(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / 1e6)
+    scale = max(devices, 1) * 1e6
+    return {
+        "bubble_ms": bubble_ns / scale,
+        "bubble_count": round(count / max(devices, 1)),
+        "bubble_ms_per_decode_step": float(np.median(np.concatenate(per_step))) if per_step else None,
+        "share_of_decode_pct": 100 * bubble_ns / decode_ns if decode_ns else None,
+        "parts_ms": {name: ns / scale for name, ns in parts.items()},
+        "dispatch_ms": dispatch_ns / scale,
+        "scopes_seen": any(scopes.values()),
+        **_in_flight(trace, kernels, steps),
+    }
+
+
+def _decode_gaps(gaps: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Gaps that close with a pure decode step and hold no prefill work."""
+    pure = steps.filter(pl.col("phase").cast(pl.String) == "decode").select("group", "index").unique()
+    return gaps.filter(pl.col("counted") & (pl.col("stall") < 0)).join(pure, on=["group", "index"], how="semi")
+
+
+def _scopes(trace: Trace) -> dict[str, dict[int, Intervals]]:
+    """Host time under the engine's scopes: part -> thread -> intervals."""
+    found: dict[str, dict[int, Intervals]] = {"sampling": {}, "input_preparation": {}, "scheduling": {}}
+    if trace.ranges.is_empty():
+        return found
+    words = "|".join(sorted(SCOPES, key=len, reverse=True))
+    # Texts with shapes are markers and modules; a scope is a short name, and its last word says what it does.
+    found_words = pl.col("text").str.to_lowercase().str.extract_all(rf"\b_?(?:{words})").list.last()
+    named = (
+        trace.texts.filter(pl.col("text").str.len_bytes() <= 64)
+        .select("text_id", found_words.str.strip_chars_start("_").alias("word"))
+        .drop_nulls()
+        .with_columns(pl.col("word").replace_strict(dict(SCOPES), return_dtype=pl.String).alias("part"))
+    )
+    ranges = (
+        trace.ranges.filter(pl.col("thread") >= 0)
+        .join(named, on="text_id", how="inner")
+        .select("part", "thread", "start_ns", "end_ns")
+    )
+    for mine in ranges.partition_by("part", "thread"):
+        found[mine["part"][0]][int(mine["thread"][0])] = union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
+    return found
+
+
+def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles: _Bubbles) -> dict[str, int]:
+    """Nanoseconds of the bubbles by part; they sum to the bubbles' length."""
+    total = dict.fromkeys(PARTS, 0)
+    if not len(bubbles.start_ns):
+        return total
+    launch_kind = trace.launches["kind"].cast(pl.String)
+    api_kind = trace.api_calls["kind"].cast(pl.String)
+    calls = (
+        ("waiting", trace.api_calls, api_kind == "sync"),
+        ("graph_launch", trace.launches, launch_kind == "graph"),
+        ("kernel_launch", trace.launches, launch_kind == "kernel"),
+        ("copies", trace.api_calls, api_kind.is_in(["copy", "memset"])),
+    )
+    for thread in np.unique(bubbles.thread).tolist():
+        mine = bubbles.thread == thread
+        rest = union(bubbles.start_ns[mine], bubbles.end_ns[mine])
+        low, high = int(rest.starts[0]), int(rest.ends[-1])
+        busy: list[tuple[str, Intervals]] = []
+        for name, frame, chosen in calls:
+            rows = frame.filter(chosen).filter(
+                (pl.col("thread") == thread) & (pl.col("end_ns") > low) & (pl.col("start_ns") < high)
+            )
+            busy.append((name, union(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
+        busy.extend((name, of_thread.get(thread, EMPTY)) for name, of_thread in scopes.items())
+        taken = EMPTY
+        for name, part in busy:
+            fresh = part.subtract(taken)
+            total[name] += int(fresh.measure_within(rest.starts, rest.ends).sum())
+            taken = merge([taken, part])
+        named = int(taken.measure_within(rest.starts, rest.ends).sum())
+        total["unnamed_host_code"] += rest.total_ns - named
+    return total
+
+
+def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict[str, Any]:
+    """Launch calls made but not yet running when a pure decode step starts, over all devices."""
+    linked = (
+        kernels.filter(pl.col("launch") >= 0)
+        .group_by("device_index", "launch")
+        .agg(pl.col("start_ns").min().alias("run_ns"))
+    )
+    decode = steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded"))
+    counts: list[npt.NDArray[np.int64]] = []
+    called_ns = trace.launches["start_ns"].to_numpy()
+    for mine in linked.partition_by("device_index"):
+        at = decode.filter(pl.col("device_index") == mine["device_index"][0])["start_ns"].to_numpy()
+        called = np.sort(called_ns[mine["launch"].to_numpy()])
+        running = np.sort(mine["run_ns"].to_numpy())
+        counts.append(np.searchsorted(called, at, side="right") - np.searchsorted(running, at, side="right"))
+    values = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
+    if not len(values):
+        return {"launches_in_flight": None, "launches_in_flight_reason": NO_LAUNCHES}
+    return {"launches_in_flight": {"p50": float(np.median(values)), "max": int(values.max())}}
