@@ -9,6 +9,6 @@ describe GPUs, and the allow-listed part of what the capture says of itself. Not
 scheduling, graphics, network metrics.
 """
 
-from .read import read, sniff
+from .reader import read, sniff
 
 __all__ = ["read", "sniff"]

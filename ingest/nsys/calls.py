@@ -10,18 +10,20 @@ import re
 import numpy as np
 import polars as pl
 
-from ..trace import API_CALLS, API_KINDS, LAUNCH_KINDS, LAUNCHES, empty
-from .kernels import Context, read_events
-from .rows import in_order, keep_valid_times, narrowed, to_process
+from ..trace import API_CALLS, API_KINDS, LAUNCH_KINDS, LAUNCHES, Schema, empty
+from .columns import Wanted, read_columns
+from .kernels import Context
+from .rows import Columns, in_order, keep, keep_valid_times, process_of, to_frame
 from .strings import TextPool, dense
 
+LAUNCHING = frozenset({"kernel", "graph"})
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 COLUMNS = {
-    "start_ns": "start",
-    "end_ns": "end",
-    "thread": "globalTid",
-    "correlation_id": "correlationId",
-    "name": "nameId",
+    "start_ns": Wanted("start", "i64"),
+    "end_ns": Wanted("end", "i64"),
+    "thread": Wanted("globalTid", "i64"),
+    "correlation_id": Wanted("correlationId", "i64"),
+    "name": Wanted("nameId", "i32"),
 }
 SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
 
@@ -61,27 +63,26 @@ def read_calls(context: Context, texts: TextPool) -> tuple[pl.DataFrame, pl.Data
     table = context.database.find(CALL_TABLE)
     if table is None:
         return empty(LAUNCHES), empty(API_CALLS)
-    frame = keep_valid_times(read_events(context, table, COLUMNS), "call", context.notes, offset=context.base.offset)
-    distinct, codes = dense(frame["name"].fill_null(-1).to_numpy())
+    columns = read_columns(context.database, table, COLUMNS).integers
+    columns = keep_valid_times(columns, "call", context.notes, offset=context.base.offset)
+    distinct, codes = dense(columns.pop("name"))
     known = context.strings.values(distinct)
     names = [call_name(known.get(key, f"call {key}")) for key in distinct.tolist()]
-    kinds = np.array([call_kind(name) for name in names], dtype=object)
-    is_launch = np.isin(kinds, ["kernel", "graph"])[codes] if names else np.zeros(0, dtype=bool)
-    frame = frame.with_columns(
-        pl.Series("process", to_process(frame["thread"])),
-        pl.Series("text_id", texts.add(names)[codes] if names else np.empty(0, dtype=np.uint32)),
-        pl.Series("code", codes),
-    )
-    launches = _of_kind(frame.filter(pl.Series(is_launch)), kinds, LAUNCH_KINDS)
-    others = _of_kind(frame.filter(pl.Series(~is_launch)), kinds, API_KINDS)
+    kinds = [call_kind(name) for name in names]
+    columns["process"] = process_of(columns["thread"])
+    columns["text_id"] = texts.add(names)[codes]
+    columns["code"] = codes
+    is_launch = np.array([kind in LAUNCHING for kind in kinds], dtype=bool)[codes]
     return (
-        in_order(narrowed(launches, LAUNCHES, "launch", context.notes)),
-        in_order(narrowed(others, API_CALLS, "call", context.notes)),
+        _of_kind(keep(columns, is_launch), kinds, LAUNCHES, "launch", context),
+        _of_kind(keep(columns, ~is_launch), kinds, API_CALLS, "call", context),
     )
 
 
-def _of_kind(frame: pl.DataFrame, kinds: np.ndarray, dtype: pl.Enum) -> pl.DataFrame:
-    """``frame`` with ``kind`` looked up by ``code``."""
+def _of_kind(columns: Columns, kinds: list[str], schema: Schema, what: str, context: Context) -> pl.DataFrame:
+    """The frame of ``columns``, ``kind`` looked up by ``code``."""
+    dtype = LAUNCH_KINDS if schema is LAUNCHES else API_KINDS
     known = set(dtype.categories.to_list())
     table = pl.Series("kind", [kind if kind in known else None for kind in kinds], dtype=dtype)
-    return frame.with_columns(table.gather(frame["code"]))
+    columns = {**columns, "kind": table.gather(columns["code"])}
+    return in_order(to_frame(columns, schema, what, context.notes))

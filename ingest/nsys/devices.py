@@ -91,7 +91,7 @@ class Places:
 
     gpus: list[Gpu]
     exact: Mapping[tuple[int, int], tuple[int, str | None, int | None]]  # (pid, ordinal) -> gpu id, uuid, SMs
-    only_process: int | None
+    database: Database
     notes: Notes
     devices: list[Device] = field(default_factory=list)
     _rows: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -99,10 +99,14 @@ class Places:
 
     def known_process(self, process: np.ndarray) -> np.ndarray:
         """``process`` with absent keys (-1) filled in where the capture has one process only."""
-        if self.only_process is None or not (process < 0).any():
-            return process
         absent = process == -1
-        return np.where(absent, self.only_process, process)
+        if not absent.any():
+            return process
+        only = _only_process(self.database)
+        if only is None:
+            self.notes.say("GPU rows without a process id could not be tied to one of several processes.")
+            return process
+        return np.where(absent, only, process)
 
     def device_index(self, process: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
         """The row of DEVICES of each event."""
@@ -188,7 +192,7 @@ def _device_row(index: int, device: Device) -> tuple[object, ...]:
 def read_places(database: Database, notes: Notes) -> Places:
     """What the capture says of GPUs and processes, before any row is placed."""
     gpus = _listed(database) or _from_old_table(database) or _from_environment(database)
-    return Places(gpus, _exact_map(database), _only_process(database), notes)
+    return Places(gpus, _exact_map(database), database, notes)
 
 
 def _positive(value: object) -> int | None:

@@ -5,50 +5,53 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..trace import COPIES, COPY_KINDS, GRAPH_LAUNCHES, KERNELS, empty
-from .columns import read_columns
+from .columns import Integers, Wanted, read_columns
 from .database import Database
 from .devices import Places
-from .rows import Notes, in_order, keep_valid_times, narrowed, to_process
+from .rows import Columns, Notes, in_order, keep_valid_times, process_of, to_frame
 from .strings import Strings, dense, short_name
 from .timebase import TimeBase, latest_start
 
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
-# column of the Trace -> column of the export
 PLACE = {
-    "start_ns": "start",
-    "end_ns": "end",
-    "device": "deviceId",
-    "context": "contextId",
-    "stream": "streamId",
-    "correlation_id": "correlationId",
-    "process": "globalPid",
+    "start_ns": Wanted("start", "i64"),
+    "end_ns": Wanted("end", "i64"),
+    "device": Wanted("deviceId", "i32"),
+    "context": Wanted("contextId", "i32"),
+    "stream": Wanted("streamId", "i32"),
+    "correlation_id": Wanted("correlationId", "i64"),
+    "process": Wanted("globalPid", "i64"),
 }
 KERNEL_COLUMNS = {
     **PLACE,
-    "demangled": "demangledName",
-    "short": "shortName",
-    "grid_x": "gridX",
-    "grid_y": "gridY",
-    "grid_z": "gridZ",
-    "block_x": "blockX",
-    "block_y": "blockY",
-    "block_z": "blockZ",
-    "registers": "registersPerThread",
-    "static_shared": "staticSharedMemory",
-    "dynamic_shared": "dynamicSharedMemory",
-    "cluster_x": "clusterX",
-    "cluster_y": "clusterY",
-    "cluster_z": "clusterZ",
-    "graph_node_id": "graphNodeId",
-    "graph_id": "graphId",
+    "demangled": Wanted("demangledName", "i32"),
+    "short": Wanted("shortName", "i32"),
+    "mangled": Wanted("mangledName", "i32"),
+    "grid_x": Wanted("gridX", "i32"),
+    "grid_y": Wanted("gridY", "i32"),
+    "grid_z": Wanted("gridZ", "i32"),
+    "block_x": Wanted("blockX", "i32"),
+    "block_y": Wanted("blockY", "i32"),
+    "block_z": Wanted("blockZ", "i32"),
+    "registers": Wanted("registersPerThread", "i32"),
+    "static_shared": Wanted("staticSharedMemory", "i32"),
+    "shared_memory_bytes": Wanted("dynamicSharedMemory", "i32"),
+    "cluster_size": Wanted("clusterX", "i32"),
+    "cluster_y": Wanted("clusterY", "i32"),
+    "cluster_z": Wanted("clusterZ", "i32"),
+    "graph_node_id": Wanted("graphNodeId", "i64"),
+    "graph_id": Wanted("graphId", "i64"),
 }
 # ENUM_CUDA_MEMCPY_OPER: arrays live in device memory, unified-memory migrations move as their namesakes do
 COPY_KIND_OF = {1: "h2d", 2: "d2h", 3: "h2d", 4: "d2h", 5: "d2d", 6: "d2d", 7: "d2d", 8: "d2d", 9: "h2h", 10: "p2p"}
+DEVICE_TO_DEVICE, PEER_TO_PEER = 8, 10
+COPY_TABLES = (("CUPTI_ACTIVITY_KIND_MEMCPY", True), ("CUPTI_ACTIVITY_KIND_MEMSET", False))
 COPY_KIND_OF |= {11: "h2d", 12: "d2h", 13: "d2d"}
 
 
@@ -63,34 +66,40 @@ class Context:
     notes: Notes
 
 
-def read_events(context: Context, table: str, columns: dict[str, str], *, where: str = "") -> pl.DataFrame:
-    """Columns of an event table as Int64 under the Trace's names; missing ones are null."""
-    source = read_columns(context.database, table, dict.fromkeys(columns.values(), pl.Int64), where=where)
-    return source.rename({source_name: name for name, source_name in columns.items()})
-
-
 def read_kernels(context: Context) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
     """The KERNELS frame and the (name, short name) of each name id."""
     table = context.database.find(KERNEL_TABLE)
     if table is None:
         return empty(KERNELS), []
-    frame = _valid(read_events(context, table, KERNEL_COLUMNS), "kernel", context, zero_is_invalid=True)
-    names, name_ids = _names(frame, context)
-    frame = placed(frame, context).with_columns(
-        pl.Series("name_id", name_ids),
-        shared_memory_bytes=pl.col("static_shared").fill_null(0) + pl.col("dynamic_shared").fill_null(0),
-        cluster_size=_cluster_size(frame),
-        **{name: pl.col(name).replace(0, -1) for name in ("graph_node_id", "graph_id")},
-    )
-    frame = _without_repeats(in_order(narrowed(frame, KERNELS, "kernel", context.notes)), context.notes)
-    return frame, names
+    wanted = KERNEL_COLUMNS
+    if "demangledname" in context.database.columns(table):
+        wanted = {name: column for name, column in wanted.items() if name != "mangled"}
+    columns = read_columns(context.database, table, wanted).integers
+    columns = valid(columns, "kernel", context, zero_is_invalid=True)
+    names, columns["name_id"] = _names(columns, context)
+    place(columns, context)
+    static, dynamic = columns.pop("static_shared"), columns["shared_memory_bytes"]
+    columns["shared_memory_bytes"] = np.maximum(static, 0) + np.maximum(dynamic, 0)
+    columns["cluster_size"] = _cluster_size(columns)
+    columns["graph_node_id"] = zero_is_absent(columns["graph_node_id"])
+    columns["graph_id"] = zero_is_absent(columns["graph_id"])
+    frame = to_frame(columns, KERNELS, "kernel", context.notes)
+    return _without_repeats(in_order(frame), context.notes), names
 
 
-def _cluster_size(frame: pl.DataFrame) -> pl.Series:
-    if frame["cluster_x"].null_count() == frame.height:
-        return pl.Series("cluster_size", np.zeros(frame.height, dtype=np.int64))
-    sizes = [frame[f"cluster_{axis}"].fill_null(0).to_numpy() for axis in "xyz"]
-    return pl.Series("cluster_size", sizes[0] * sizes[1] * sizes[2])
+def zero_is_absent(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Old exports hold 0 where newer ones hold NULL."""
+    if ids.strides == (0,) or not (ids == 0).any():
+        return ids
+    return np.where(ids == 0, -1, ids)
+
+
+def _cluster_size(columns: Columns) -> Integers:
+    """Blocks per cluster; 0 where there is none or the export does not say."""
+    axes = [columns.pop(name) for name in ("cluster_size", "cluster_y", "cluster_z")]
+    if axes[0].strides == (0,):
+        return np.zeros(axes[0].size, dtype=np.int32)
+    return np.maximum(axes[0], 0) * np.maximum(axes[1], 0) * np.maximum(axes[2], 0)
 
 
 def _without_repeats(frame: pl.DataFrame, notes: Notes) -> pl.DataFrame:
@@ -106,50 +115,47 @@ def _without_repeats(frame: pl.DataFrame, notes: Notes) -> pl.DataFrame:
     return frame.filter(pl.Series(np.concatenate(([True], ~same)))) if same.any() else frame
 
 
-def _names(frame: pl.DataFrame, context: Context) -> tuple[list[tuple[str, str]], np.ndarray]:
+def _names(columns: Columns, context: Context) -> tuple[list[tuple[str, str]], npt.NDArray[np.uint32]]:
     """Distinct (name, short name) pairs, and the name id of each row."""
-    demangled = frame["demangled"].fill_null(-1).to_numpy()
-    short = frame["short"].fill_null(-1).to_numpy()
-    demangled = np.where(demangled < 0, short, demangled) if (demangled < 0).any() else demangled
-    distinct, first_codes = dense(demangled)
-    # The short name follows from the demangled one: look at one row of each.
-    example = np.zeros(distinct.size, dtype=np.int64)
-    example[first_codes] = short
+    demangled, short = columns.pop("demangled"), columns.pop("short")
+    mangled = columns.pop("mangled", None)
+    for other in (mangled, short):
+        if other is not None and demangled.size and int(demangled.min()) < 0:
+            demangled = np.where(demangled < 0, other, demangled)
+    distinct, codes = dense(demangled)
+    example = np.zeros(distinct.size, dtype=np.int64)  # the short name follows from the other: look at one row of each
+    example[codes] = short
     texts = context.strings.values(np.concatenate((distinct, example)))
-    dangling = [int(key) for key in distinct.tolist() if key not in texts]
+    dangling = sum(key not in texts for key in distinct.tolist())
     if dangling:
-        context.notes.say(f"{len(dangling)} kernel name ids have no text in StringIds; shown as numbers.")
+        context.notes.say(f"{dangling} kernel name ids have no text in StringIds; they are shown as numbers.")
     pairs: dict[str, str] = {}
-    place = np.empty(distinct.size, dtype=np.uint32)
-    order: dict[str, int] = {}
-    for row, (key, short_key) in enumerate(zip(distinct.tolist(), example.tolist(), strict=True)):
-        name = texts.get(key) or (f"kernel {key} (name not recorded)" if key >= 0 else "kernel (name not recorded)")
-        if name not in order:
-            order[name] = len(order)
-            given = texts.get(short_key, "")
-            pairs[name] = given if given and given != name else short_name(name)
-        place[row] = order[name]
-    return list(pairs.items()), place[first_codes] if distinct.size else np.empty(0, dtype=np.uint32)
+    for key, short_key in zip(distinct.tolist(), example.tolist(), strict=True):
+        name = texts.get(key) or _unknown_name(key)
+        given = texts.get(short_key, "")
+        pairs.setdefault(name, given if given and given != name else short_name(name))
+    order = {name: place for place, name in enumerate(pairs)}
+    ids = [order[texts.get(key) or _unknown_name(key)] for key in distinct.tolist()]
+    return list(pairs.items()), np.array(ids, dtype=np.uint32)[codes]
 
 
-def _valid(frame: pl.DataFrame, what: str, context: Context, *, zero_is_invalid: bool = False) -> pl.DataFrame:
-    latest = latest_start(frame["start_ns"].drop_nulls().to_numpy(), context.base)
+def _unknown_name(key: int) -> str:
+    return f"kernel {key} (name not recorded)" if key >= 0 else "kernel (name not recorded)"
+
+
+def valid(columns: Columns, what: str, context: Context, *, zero_is_invalid: bool = False) -> Columns:
+    """The rows with times that can be true, on the Trace's clock."""
+    latest = latest_start(columns["start_ns"], context.base)
     return keep_valid_times(
-        frame, what, context.notes, offset=context.base.offset, latest=latest, zero_is_invalid=zero_is_invalid
+        columns, what, context.notes, offset=context.base.offset, latest=latest, zero_is_invalid=zero_is_invalid
     )
 
 
-def placed(frame: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """``frame`` with ``process`` as the process key and ``device_index`` from (process, deviceId)."""
-    process = to_process(frame["process"])
-    process = context.places.known_process(process)
-    device = frame["device"].fill_null(-1).to_numpy()
-    index = context.places.device_index(process, device)
-    return frame.with_columns(
-        pl.Series("process", process),
-        pl.Series("device_index", index),
-        correlation_id=pl.col("correlation_id").fill_null(-1),
-    )
+def place(columns: Columns, context: Context) -> None:
+    """Put ``process`` (the process key) and ``device_index`` in the place of globalPid and deviceId."""
+    process = context.places.known_process(process_of(columns["process"]))
+    columns["process"] = process
+    columns["device_index"] = context.places.device_index(process, columns.pop("device"))
 
 
 def read_graph_launches(context: Context) -> pl.DataFrame:
@@ -157,35 +163,43 @@ def read_graph_launches(context: Context) -> pl.DataFrame:
     table = context.database.find(GRAPH_TABLE)
     if table is None:
         return empty(GRAPH_LAUNCHES)
-    columns = {**PLACE, "graph_id": "graphId", "graph_exec_id": "graphExecId"}
-    frame = placed(_valid(read_events(context, table, columns), "graph launch", context), context)
-    return in_order(narrowed(frame, GRAPH_LAUNCHES, "graph launch", context.notes))
+    wanted = {**PLACE, "graph_id": Wanted("graphId", "i64"), "graph_exec_id": Wanted("graphExecId", "i64")}
+    columns = valid(read_columns(context.database, table, wanted).integers, "graph launch", context)
+    place(columns, context)
+    return in_order(to_frame(columns, GRAPH_LAUNCHES, "graph launch", context.notes))
 
 
 def read_copies(context: Context) -> pl.DataFrame:
     """The COPIES frame: memory copies and fills."""
-    frames = []
-    columns = {**PLACE, "bytes": "bytes", "graph_node_id": "graphNodeId"}
-    table = context.database.find("CUPTI_ACTIVITY_KIND_MEMCPY")
-    if table is not None:
-        extra = {"copy_kind": "copyKind", "source": "srcDeviceId", "target": "dstDeviceId"}
-        frame = read_events(context, table, {**columns, **extra})
-        frames.append(frame.with_columns(kind=_copy_kind()).drop(list(extra)))
-    table = context.database.find("CUPTI_ACTIVITY_KIND_MEMSET")
-    if table is not None:
-        kind = pl.lit("memset", dtype=COPY_KINDS).alias("kind")
-        frames.append(read_events(context, table, columns).with_columns(kind))
-    if not frames:
+    frames = [_copies_of(context, table, is_copy) for table, is_copy in COPY_TABLES]
+    return in_order(pl.concat(frames))
+
+
+def _copies_of(context: Context, name: str, is_copy: bool) -> pl.DataFrame:
+    table = context.database.find(name)
+    if table is None:
         return empty(COPIES)
-    frame = _valid(pl.concat(frames), "copy", context)
-    frame = placed(frame, context).with_columns(
-        pl.col("bytes").fill_null(0), graph_node_id=pl.col("graph_node_id").replace(0, -1)
-    )
-    return in_order(narrowed(frame, COPIES, "copy", context.notes))
+    wanted = {**PLACE, "bytes": Wanted("bytes", "i64"), "graph_node_id": Wanted("graphNodeId", "i64")}
+    if is_copy:
+        wanted |= {
+            "copy_kind": Wanted("copyKind", "i32"),
+            "source": Wanted("srcDeviceId", "i32"),
+            "target": Wanted("dstDeviceId", "i32"),
+        }
+    columns = valid(read_columns(context.database, table, wanted).integers, "copy", context)
+    place(columns, context)
+    columns["graph_node_id"] = zero_is_absent(columns["graph_node_id"])
+    columns["bytes"] = np.maximum(columns["bytes"], 0)
+    if is_copy:
+        columns["kind"] = _copy_kind(columns.pop("copy_kind"), columns.pop("source"), columns.pop("target"))
+    else:
+        columns["kind"] = pl.Series(["memset"], dtype=COPY_KINDS).new_from_index(0, columns["bytes"].size)
+    return to_frame(columns, COPIES, "copy", context.notes)
 
 
-def _copy_kind() -> pl.Expr:
-    kind = pl.col("copy_kind").replace_strict(COPY_KIND_OF, default="other", return_dtype=COPY_KINDS)
-    other_device = (pl.col("copy_kind") == 8) & pl.col("source").is_not_null() & pl.col("target").is_not_null()
-    between = other_device & (pl.col("source") != pl.col("target"))
-    return pl.when(between.fill_null(False)).then(pl.lit("p2p", dtype=COPY_KINDS)).otherwise(kind)
+def _copy_kind(kind: Integers, source: Integers, target: Integers) -> pl.Series:
+    between = (kind == DEVICE_TO_DEVICE) & (source >= 0) & (target >= 0) & (source != target)
+    kind = np.where(between, PEER_TO_PEER, kind)
+    distinct, codes = dense(kind)
+    words = [COPY_KIND_OF.get(key, "other") for key in distinct.tolist()]
+    return pl.Series(words, dtype=COPY_KINDS).gather(codes)

@@ -14,7 +14,7 @@ from contextlib import suppress
 import polars as pl
 
 from ..trace import GPU_METRICS, empty
-from .columns import read_columns
+from .columns import MISSING, Wanted, read_columns
 from .database import as_int, as_text
 from .kernels import Context
 from .rows import in_order
@@ -90,17 +90,23 @@ def _from_table(context: Context) -> pl.DataFrame | None:
         return None
     meaning = pl.DataFrame(
         [(type_id, metric_id, column) for (type_id, column), (_, metric_id) in chosen.items()],
-        schema={"typeId": pl.Int64, "metricId": pl.Int64, "column": pl.String},
+        schema={"type": pl.Int64, "metric": pl.Int32, "column": pl.String},
         orient="row",
     )
-    wanted = ",".join(map(str, sorted({metric_id for _, metric_id in chosen.values()})))
     columns = context.database.columns(table)
     if not {"timestamp", "typeid", "metricid", "value"} <= set(columns):
         return None
-    types = {"timestamp": pl.Int64, "typeId": pl.Int64, "metricId": pl.Int64, "value": pl.Int64}
-    frame = read_columns(context.database, table, types, where=f"metricId IN ({wanted})")
-    return frame.join(meaning, on=["typeId", "metricId"]).select(
-        time_ns="timestamp", gpu=pl.col("typeId") & 0xFF, column="column", value=pl.col("value").cast(pl.Float64)
+    wanted = {
+        "time_ns": Wanted("timestamp", "i64"),
+        "type": Wanted("typeId", "i64"),
+        "metric": Wanted("metricId", "i32"),
+        "value": Wanted("value", "i64"),
+    }
+    chosen_ids = ",".join(map(str, sorted({metric_id for _, metric_id in chosen.values()})))
+    read = read_columns(context.database, table, wanted, where=f"metricId IN ({chosen_ids})")
+    frame = pl.DataFrame(read.integers).filter((pl.col("value") != MISSING) & (pl.col("time_ns") != MISSING))
+    return frame.join(meaning, on=["type", "metric"]).select(
+        "time_ns", gpu=pl.col("type") & 0xFF, column="column", value=pl.col("value").cast(pl.Float64)
     )
 
 

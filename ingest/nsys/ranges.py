@@ -2,149 +2,144 @@
 
 A text is in ``text`` or, for registered strings, in ``textId``; NULL, 0 and '' all mean "look at the other one".
 A range that was open when the capture ended comes as a raw 35 or 37 row, or with end NULL: it is closed at the
-capture's end, unless the thread also has raw 36/38 rows, whose pairing is not recorded.
+capture's end, unless its thread also has raw 36/38 rows, whose pairing is not recorded.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..trace import MARKS, RANGE_KINDS, RANGES, empty
-from .columns import read_columns
-from .database import Database
+from .columns import MISSING, Coded, Wanted, read_columns
 from .kernels import Context
-from .rows import in_order, keep_valid_times, narrowed, to_process
+from .rows import Columns, in_order, keep, keep_valid_times, process_of, to_frame
 from .strings import TextPool, dense
 
 NVTX_TABLE = "NVTX_EVENTS"
 MARK, OPEN_PUSH, POP, OPEN_START, END, PUSH_POP, START_END, DOMAIN = 34, 35, 36, 37, 38, 59, 60, 75
 KINDS = {PUSH_POP: "push_pop", OPEN_PUSH: "push_pop", START_END: "start_end", OPEN_START: "start_end"}
-INTEGERS = {
-    "start_ns": "start",
-    "end_ns": "end",
-    "event": "eventType",
-    "thread": "globalTid",
-    "end_thread": "endGlobalTid",
-    "registered": "textId",
-    "domain": "domainId",
+COLUMNS = {
+    "start_ns": Wanted("start", "i64"),
+    "end_ns": Wanted("end", "i64"),
+    "event": Wanted("eventType", "i32"),
+    "thread": Wanted("globalTid", "i64"),
+    "end_thread": Wanted("endGlobalTid", "i64"),
+    "registered": Wanted("textId", "i32"),
+    "domain": Wanted("domainId", "i32"),
+    "text": Wanted("text", "text"),
 }
 
 
-def has_nvtx(database: Database) -> bool:
-    """Whether the capture has any NVTX row."""
-    table = database.find(NVTX_TABLE)
-    return table is not None and database.has_rows(table)
-
-
 def read_ranges(context: Context, texts: TextPool, end_of_capture: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The RANGES and MARKS frames; ranges still open end at ``end_of_capture`` (times since session start)."""
+    """The RANGES and MARKS frames; ranges still open end at ``end_of_capture`` (ns since session start)."""
     table = context.database.find(NVTX_TABLE)
     if table is None:
         return empty(RANGES), empty(MARKS)
-    wanted: dict[str, pl.DataType | type[pl.DataType]] = dict.fromkeys(INTEGERS.values(), pl.Int64)
-    frame = read_columns(context.database, table, {**wanted, "text": pl.String})
-    frame = frame.rename({source: name for name, source in INTEGERS.items()})
-    if frame["event"].null_count() == frame.height:  # the hand-made kind: everything with an end is a range
-        frame = frame.with_columns(event=pl.when(pl.col("end_ns").is_null()).then(MARK).otherwise(PUSH_POP))
-    domains = _domains(frame, context)
-    frame = frame.filter(pl.col("event").is_in([MARK, *KINDS, POP, END]))
-    frame = _closed(frame, context, end_of_capture)
-    frame = keep_valid_times(
-        frame.with_columns(
-            end_ns=pl.when(pl.col("event") == MARK).then(pl.col("start_ns")).otherwise(pl.col("end_ns"))
-        ),
-        "NVTX",
-        context.notes,
-        offset=context.base.offset,
-    )
-    process = to_process(frame["thread"])
-    frame = frame.with_columns(
-        pl.Series("process", process),
-        pl.Series("text_id", _text_ids(frame, context, texts)),
-        pl.Series("domain_text_id", _domain_ids(process, frame["domain"], domains, texts)),
-        pl.col("end_thread").fill_null(pl.col("thread")),
-    )
-    marks = frame.filter(pl.col("event") == MARK).rename({"start_ns": "time_ns"})
-    ranges = frame.filter(pl.col("event") != MARK).with_columns(
-        kind=pl.col("event").replace_strict(KINDS, return_dtype=RANGE_KINDS),
-        device_index=pl.lit(-1, dtype=pl.Int32),
-        stream=pl.lit(-1, dtype=pl.Int32),
-    )
-    return in_order(narrowed(ranges, RANGES, "range", context.notes)), in_order(
-        narrowed(marks, MARKS, "mark", context.notes)
+    read = read_columns(context.database, table, COLUMNS)
+    columns: Columns = read.integers
+    text = read.texts["text"]
+    columns["text"] = text.codes
+    event = columns["event"]
+    if (event == -1).all():  # an export without event types: what has an end is a range
+        event = np.where(columns["end_ns"] == MISSING, MARK, PUSH_POP).astype(np.int32)
+        columns["event"] = event
+    domains = _domains(keep(columns, event == DOMAIN), text, context)
+    columns = keep(columns, np.isin(event, [MARK, *KINDS, POP, END]))
+    columns = _closed(columns, context, end_of_capture)
+    columns = keep_valid_times(columns, "NVTX", context.notes, offset=context.base.offset)
+    columns["process"] = process_of(columns["thread"])
+    columns["text_id"] = _text_ids(columns.pop("text"), columns.pop("registered"), text, context, texts)
+    columns["domain_text_id"] = _domain_ids(columns["process"], columns.pop("domain"), domains, texts)
+    is_mark = columns["event"] == MARK
+    marks = keep(columns, is_mark)
+    marks = {**marks, "time_ns": marks["start_ns"]}
+    ranges = _ranges(keep(columns, ~is_mark))
+    return (
+        in_order(to_frame(ranges, RANGES, "range", context.notes)),
+        in_order(to_frame(marks, MARKS, "mark", context.notes)),
     )
 
 
-def _closed(frame: pl.DataFrame, context: Context, end_of_capture: int | None) -> pl.DataFrame:
-    """Open ranges closed at the end of the capture; raw pop and end rows removed."""
-    raw = frame.filter(pl.col("event").is_in([POP, END]))
-    context.notes.reject("NVTX: an end whose begin was not captured", raw.height)
-    frame = frame.filter(~pl.col("event").is_in([POP, END]))
-    is_open = pl.col("end_ns").is_null() & (pl.col("event") != MARK)
-    if raw.height:
-        unclear = frame.filter(is_open & pl.col("thread").is_in(raw["thread"].unique().implode())).height
-        context.notes.reject("NVTX: a begin whose end cannot be told", unclear)
-        frame = frame.filter(~(is_open & pl.col("thread").is_in(raw["thread"].unique().implode())))
-    still_open = frame.filter(is_open).height
-    if not still_open:
-        return frame
-    end = (
-        end_of_capture
-        if end_of_capture is not None
-        else frame.select(pl.max_horizontal(pl.col("start_ns").max(), pl.col("end_ns").max())).item()
-    )
-    context.notes.say(f"{still_open} NVTX ranges were open when the capture ended; they end there.")
-    absolute = end + context.base.offset if end_of_capture is not None else end
-    closed = pl.max_horizontal(pl.lit(absolute, dtype=pl.Int64), pl.col("start_ns"))
-    return frame.with_columns(end_ns=pl.when(is_open).then(closed).otherwise(pl.col("end_ns")))
+def _ranges(columns: Columns) -> Columns:
+    rows = columns["event"].size
+    distinct, codes = dense(columns["event"])
+    kinds = pl.Series([KINDS[key] for key in distinct.tolist()], dtype=RANGE_KINDS)
+    ends = columns["end_thread"]
+    return {
+        **columns,
+        "end_thread": np.where((ends == MISSING) | (ends == 0), columns["thread"], ends),
+        "kind": kinds.gather(codes),
+        "device_index": np.full(rows, -1, dtype=np.int32),
+        "stream": np.full(rows, -1, dtype=np.int32),
+    }
 
 
-def _text_ids(frame: pl.DataFrame, context: Context, texts: TextPool) -> np.ndarray:
+def _closed(columns: Columns, context: Context, end_of_capture: int | None) -> Columns:
+    """Open ranges closed at the end of the capture, marks given their own time as end, raw pop and end rows gone."""
+    event, end = columns["event"], columns["end_ns"]
+    raw = (event == POP) | (event == END)
+    unpaired = (end == MISSING) & (event != MARK) & ~raw
+    if raw.any():
+        context.notes.reject("NVTX: an end whose begin was not captured", int(raw.sum()))
+        unclear = unpaired & np.isin(columns["thread"], columns["thread"][raw])
+        context.notes.reject("NVTX: a begin whose end cannot be told", int(unclear.sum()))
+        columns = keep(columns, ~(raw | unclear))
+        unpaired = unpaired[~(raw | unclear)]
+        event, end = columns["event"], columns["end_ns"]
+    columns["end_ns"] = end = np.where(event == MARK, columns["start_ns"], end)
+    if unpaired.any():
+        last = end_of_capture + context.base.offset if end_of_capture is not None else int(end.max())
+        context.notes.say(f"{int(unpaired.sum()):,} NVTX ranges were open when the capture ended; they end there.")
+        columns["end_ns"] = np.where(unpaired, np.maximum(columns["start_ns"], last), end)
+    return columns
+
+
+def _text_ids(
+    codes: npt.NDArray[np.int32], registered: npt.NDArray[np.int32], own: Coded, context: Context, texts: TextPool
+) -> npt.NDArray[np.uint32]:
     """The text id of each row, work per distinct text only."""
-    result = np.zeros(frame.height, dtype=np.uint32)
-    free = frame["text"]
-    own = (free.is_not_null() & (free != "")).fill_null(False)
-    if own.any():
-        where = own.to_numpy()
-        written = free if own.all() else free.filter(own)
-        categories = written.cast(pl.Categorical)
-        distinct = categories.unique()
-        codes = categories.to_physical().to_numpy()
-        table = np.zeros(int(codes.max()) + 1, dtype=np.uint32)
-        table[distinct.to_physical().to_numpy()] = texts.add(distinct.cast(pl.String).to_list())
-        result[where] = table[codes]
-    if not own.all():
-        where = ~own.to_numpy()
-        registered, codes = dense(frame["registered"].fill_null(0).to_numpy()[where])
-        known = context.strings.values(registered)
-        dangling = [key for key in registered.tolist() if key > 0 and key not in known]
+    # Code -1 (NULL) reads the last entry of the table, '' its own; both are filled in from the registered strings.
+    table = np.append(texts.add(own.texts), np.uint32(0))
+    blank = np.array([text == "" for text in own.texts] + [True])
+    result: npt.NDArray[np.uint32] = table[codes]
+    elsewhere = blank[codes]
+    if elsewhere.any():
+        distinct, places = dense(registered[elsewhere])
+        known = context.strings.values(distinct)
+        dangling = sum(key > 0 and key not in known for key in distinct.tolist())
         if dangling:
-            context.notes.say(f"{len(dangling)} NVTX text ids have no text in StringIds.")
-        result[where] = texts.add([known.get(key, "") if key else "" for key in registered.tolist()])[codes]
+            context.notes.say(f"{dangling} NVTX text ids have no text in StringIds.")
+        result[elsewhere] = texts.add([known.get(key, "") if key > 0 else "" for key in distinct.tolist()])[places]
     return result
 
 
-def _domains(frame: pl.DataFrame, context: Context) -> dict[tuple[int, int], str]:
+def _domains(rows: Columns, text: Coded, context: Context) -> dict[tuple[int, int], str]:
     """(process, domain id) -> name, from the rows that created the domains."""
-    rows = frame.filter(pl.col("event") == DOMAIN).select("thread", "domain", "text", "registered").unique()
-    registered = rows["registered"].fill_null(0).to_numpy()
-    known = context.strings.values(registered)
+    registered = context.strings.values(rows["registered"].astype(np.int64))
+    cells = zip(
+        process_of(rows["thread"]).tolist(),
+        rows["domain"].tolist(),
+        rows["text"].tolist(),
+        rows["registered"].tolist(),
+        strict=True,
+    )
     return {
-        ((thread if thread is not None else -1) >> 24, domain or 0): text or known.get(text_id or 0, "")
-        for thread, domain, text, text_id in rows.iter_rows()
+        (process, domain): (text.texts[code] if code >= 0 else "") or registered.get(text_id, "")
+        for process, domain, code, text_id in cells
     }
 
 
 def _domain_ids(
-    process: np.ndarray, domain: pl.Series, domains: dict[tuple[int, int], str], texts: TextPool
-) -> np.ndarray:
-    default = texts.add([""])[0]
-    if not domains:
-        return np.full(process.size, default, dtype=np.uint32)
-    ids = domain.fill_null(0).to_numpy()
-    result = np.full(process.size, default, dtype=np.uint32)
+    process: npt.NDArray[np.int64],
+    domain: npt.NDArray[np.int32],
+    domains: dict[tuple[int, int], str],
+    texts: TextPool,
+) -> npt.NDArray[np.uint32]:
+    """The text id of each row's domain name; that of '' for the default domain (0) and for unnamed ones."""
+    result = np.full(process.size, texts.add([""])[0], dtype=np.uint32)
     for (owner, number), name in domains.items():
-        if number:
-            result[(process == owner) & (ids == number)] = texts.add([name])[0]
+        if number > 0:
+            result[(process == owner) & (domain == number)] = texts.add([name])[0]
     return result

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..trace import Schema
+from .columns import MISSING
 from .strings import dense
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 UINT32_SPAN = 2**32
+
+Columns = dict[str, Any]  # name -> numpy array (or polars series), all of one length
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass
@@ -33,44 +39,88 @@ class Notes:
             self.sentences.append(sentence)
 
 
+def keep(columns: Columns, mask: Mask) -> Columns:
+    """The rows where ``mask`` holds."""
+    if mask.all():
+        return columns
+    return {
+        name: column.filter(pl.Series(mask)) if isinstance(column, pl.Series) else column[mask]
+        for name, column in columns.items()
+    }
+
+
 def keep_valid_times(
-    frame: pl.DataFrame,
+    columns: Columns,
     what: str,
     notes: Notes,
     *,
     offset: int = 0,
     latest: int | None = None,
     zero_is_invalid: bool = False,
-) -> pl.DataFrame:
-    """``frame`` with ``start_ns`` and ``end_ns`` moved to session start, without the rows whose times cannot be true.
+) -> Columns:
+    """``columns`` with ``start_ns`` and ``end_ns`` moved to session start, without rows whose times cannot be true.
 
     ``what`` names the rows ('kernel') in the reasons. Rows are rejected, and counted, where a time is missing, where
     start = end = 0 (CUPTI: timing not collected), end < start, start < 0 (before the capture), start > ``latest``
     (after it), and, with ``zero_is_invalid``, where start = end.
     """
-    start = frame["start_ns"].to_numpy() if not frame["start_ns"].null_count() else None
-    end = frame["end_ns"].to_numpy() if not frame["end_ns"].null_count() else None
-    if start is None or end is None:
-        complete = frame["start_ns"].is_not_null() & frame["end_ns"].is_not_null()
-        notes.reject(f"{what}: time missing", int((~complete).sum()))
-        frame = frame.filter(complete)
-        start, end = frame["start_ns"].to_numpy(), frame["end_ns"].to_numpy()
-    reasons = [(f"{what}: timing not collected (start = end = 0)", (start == 0) & (end == 0))]
-    if offset:
-        start, end = start - offset, end - offset
-        frame = frame.with_columns(pl.Series("start_ns", start), pl.Series("end_ns", end))
-    reasons.append((f"{what}: ends before it starts", end < start))
-    reasons.append((f"{what}: starts before the capture (negative time)", start < 0))
-    if latest is not None:
-        reasons.append((f"{what}: starts after the capture's end", start > latest))
-    if zero_is_invalid:
-        reasons.append((f"{what}: zero duration", start == end))
-    bad = np.zeros(start.shape, dtype=bool)
-    for reason, hit in reasons:
-        if hit.any():
-            notes.reject(reason, int((hit & ~bad).sum()))
+    start, end = columns["start_ns"], columns["end_ns"]
+    tests: list[tuple[str, Mask]] = []
+    if start.size and min(int(start.min()), int(end.min())) == MISSING:
+        tests.append(("time missing", (start == MISSING) | (end == MISSING)))
+    if start.size and int(start.min()) <= 0:
+        tests.append(("timing not collected (start = end = 0)", (start == 0) & (end == 0)))
+    duration = end - start
+    if duration.size and int(duration.min()) <= 0:
+        tests.append(("ends before it starts", end < start))
+        if zero_is_invalid:
+            tests.append(("zero duration", duration == 0))
+    if start.size and int(start.min()) < offset:
+        tests.append(("starts before the capture (negative time)", start < offset))
+    if latest is not None and start.size and int(start.max()) > latest + offset:
+        tests.append(("starts after the capture's end", start > latest + offset))
+    if tests:
+        bad = np.zeros(start.size, dtype=bool)
+        for reason, hit in tests:
+            notes.reject(f"{what}: {reason}", int(np.count_nonzero(hit & ~bad)))
             bad |= hit
-    return frame.filter(pl.Series(~bad)) if bad.any() else frame
+        columns = keep(columns, ~bad)
+    if offset:
+        columns = {**columns, "start_ns": columns["start_ns"] - offset, "end_ns": columns["end_ns"] - offset}
+    return columns
+
+
+def to_frame(columns: Columns, schema: Schema, what: str, notes: Notes) -> pl.DataFrame:
+    """The columns of ``schema`` as a frame: absent ids are -1, values too wide for 32 bits wrapped or renumbered.
+
+    Takes the columns out of ``columns``, so that each is held once.
+    """
+    series = []
+    for name, dtype in schema.items():
+        column = columns.pop(name)
+        if isinstance(column, pl.Series):
+            series.append(column.alias(name).cast(dtype) if column.dtype != dtype else column.alias(name))
+            continue
+        if dtype == pl.Int32 and column.dtype == np.int64:
+            column = _int32(name, column, what, notes)
+        elif dtype == pl.Int64 and column.size and int(column.min()) == MISSING:
+            column = np.where(column == MISSING, -1, column)
+        series.append(pl.Series(name, np.ascontiguousarray(column), dtype=dtype))
+    return pl.DataFrame(series)
+
+
+def _int32(name: str, values: npt.NDArray[np.int64], what: str, notes: Notes) -> npt.NDArray[np.int32]:
+    if not values.size:
+        return values.astype(np.int32)
+    if int(values.min()) == MISSING:
+        values = np.where(values == MISSING, -1, values)
+    low, high = int(values.min()), int(values.max())
+    if low >= INT32_MIN and high <= INT32_MAX:
+        return values.astype(np.int32)
+    if low >= -1 and high < UINT32_SPAN:  # an unsigned number: 4294967295 is -1
+        return values.astype(np.uint32).view(np.int32)
+    notes.say(f"{what}: {name} holds numbers beyond 32 bits; they were renumbered.")
+    return dense(values)[1].astype(np.int32)
 
 
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
@@ -78,12 +128,11 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     if frame.height < 2:
         return frame
     first = frame.columns[0]
-    time = frame[first].to_numpy()
-    steps = np.diff(time)
+    steps = np.diff(frame[first].to_numpy())
     if (steps > 0).all():
         return frame
     if (steps < 0).any():
-        frame = frame[np.argsort(time, kind="stable")]
+        frame = frame[np.argsort(frame[first].to_numpy(), kind="stable")]
         steps = np.diff(frame[first].to_numpy())
     tie = steps == 0
     if not tie.any():
@@ -92,45 +141,16 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     if tied.all():
         return frame.sort(frame.columns)
     places = np.flatnonzero(tied)
+    group = frame[places].with_row_index("__row").sort(frame.columns, maintain_order=True)["__row"].to_numpy()
+    if (np.diff(group) > 0).all():
+        return frame
     order = np.arange(frame.height)
-    group = frame[places].with_row_index("__row").sort(frame.columns, maintain_order=True)
-    order[places] = places[group["__row"].to_numpy()]
+    order[places] = places[group]
     return frame[order]
 
 
-def narrowed(frame: pl.DataFrame, schema: Schema, what: str, notes: Notes) -> pl.DataFrame:
-    """``frame`` cast to ``schema``: null ids become -1, values too wide for 32 bits are wrapped or renumbered."""
-    columns = []
-    for name, dtype in schema.items():
-        column = frame[name]
-        if dtype == pl.Int32 and column.dtype == pl.Int64:
-            column = _int32(column, what, notes)
-        elif dtype == pl.Int64 and column.null_count():
-            column = column.fill_null(-1)
-        columns.append(column if column.dtype == dtype else column.cast(dtype))
-    return pl.DataFrame(columns)
-
-
-def _int32(column: pl.Series, what: str, notes: Notes) -> pl.Series:
-    if column.null_count():
-        column = column.fill_null(-1)
-    if column.is_empty():
-        return column.cast(pl.Int32)
-    values = column.to_numpy()
-    low, high = int(values.min()), int(values.max())
-    if low >= INT32_MIN and high <= INT32_MAX:
-        return column.cast(pl.Int32)
-    if low >= 0 and high < UINT32_SPAN:  # an unsigned number: 4294967295 is -1
-        wrapped = values.astype(np.uint32).view(np.int32)
-        return pl.Series(column.name, wrapped)
-    notes.say(f"{what}: {column.name} holds numbers beyond 32 bits; they were renumbered.")
-    _, codes = dense(values)
-    return pl.Series(column.name, codes.astype(np.int32))
-
-
-def to_process(thread_or_process: pl.Series) -> np.ndarray:
+def process_of(thread_or_process: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """``globalTid`` or ``globalPid`` -> the process key (``>> 24``; -1 where absent)."""
-    values = (
-        thread_or_process.fill_null(-1).to_numpy() if thread_or_process.null_count() else thread_or_process.to_numpy()
-    )
-    return values >> 24
+    if thread_or_process.size and int(thread_or_process.min()) == MISSING:
+        thread_or_process = np.where(thread_or_process == MISSING, -1, thread_or_process)
+    return thread_or_process >> 24

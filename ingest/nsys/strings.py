@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..trace import NAMES, TEXTS
@@ -19,7 +22,7 @@ class Strings:
         self._database = database
         self._table = database.find("StringIds")
 
-    def values(self, ids: np.ndarray) -> dict[int, str]:
+    def values(self, ids: npt.NDArray[np.int64]) -> dict[int, str]:
         """Text of each id that has a row; dangling ids are absent from the answer."""
         wanted = np.unique(ids[ids >= 0])
         if self._table is None or wanted.size == 0:
@@ -46,14 +49,14 @@ class Strings:
         return any(str(row[1]).lower() == "id" and row[5] for row in info)
 
 
-def dense(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def dense(values: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     """Distinct values in ascending order, and for each value its place among them (uint32)."""
     if values.size == 0:
-        return values, np.empty(0, dtype=np.uint32)
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
     low, high = int(values.min()), int(values.max())
     if high - low >= LOOKUP_LIMIT:
         distinct, codes = np.unique(values, return_inverse=True)
-        return distinct, codes.astype(np.uint32)
+        return distinct.astype(np.int64), codes.astype(np.uint32)
     shifted = values - low
     seen = np.zeros(high - low + 1, dtype=bool)
     seen[shifted] = True
@@ -67,7 +70,7 @@ class TextPool:
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
 
-    def add(self, texts: list[str]) -> np.ndarray:
+    def add(self, texts: list[str]) -> npt.NDArray[np.uint32]:
         """The id of each text, new ones numbered on."""
         ids = self._ids
         return np.fromiter((ids.setdefault(text, len(ids)) for text in texts), dtype=np.uint32, count=len(texts))
