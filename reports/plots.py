@@ -1,0 +1,183 @@
+"""Figures for papers and slides, as SVG or PNG: the roofline, MBU and MFU over time, intensity against batch.
+
+Readable in print and in greyscale: phases differ in marker shape as well as in colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..analysis.result import Analysis
+from .files import produce_whole
+from .format import is_known, number
+from .terminal import PHASE_STYLES
+
+MARKERS = {"decode": "o", "prefill": "s", "mixed": "D", "other": "x", "unknown": "+"}
+_GREY = "#8a8a8a"
+_SIZE = (7.2, 4.6)
+_DPI = 160
+
+
+def colour(phase: str) -> str:
+    """The colour of a phase, the same in every report."""
+    style = PHASE_STYLES.get(phase, "")
+    return style if style.startswith("#") else _GREY
+
+
+def write_plots(analysis: Analysis, folder: Path, stem: str, output_format: str) -> list[Path]:
+    """Write every figure that the result allows as ``folder/<stem>-<figure>.<format>``; returns the files.
+
+    A figure whose numbers are all unknown is written with the reason in its place, so that a missing file never hides
+    one.
+    """
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    # names stay text in SVG (searchable, small), and a run's figures do not change from one writing to the next
+    style = {"svg.fonttype": "none", "svg.hashsalt": "trace-analyze", "font.size": 9, "axes.grid": True,
+             "grid.linewidth": 0.4, "grid.alpha": 0.6, "axes.spines.top": False, "axes.spines.right": False}  # fmt: skip
+    figures: dict[str, Callable[[Analysis, Any], None]] = {
+        "roofline": draw_roofline,
+        "utilisation": draw_utilisation,
+        "intensity": draw_intensity,
+    }
+    written = []
+    for name, draw in figures.items():
+        with plt.rc_context(style):
+            figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
+            try:
+                draw(analysis, axes)
+                path = folder / f"{stem}-{name}.{output_format}"
+                metadata = {"Date": None} if output_format == "svg" else None
+                produce_whole(
+                    path,
+                    lambda target, figure=figure, metadata=metadata: figure.savefig(
+                        target, format=output_format, dpi=_DPI, metadata=metadata
+                    ),
+                )
+            finally:
+                plt.close(figure)
+        written.append(path)
+    return written
+
+
+def _say_nothing(axes: Any, title: str, reason: str) -> None:
+    axes.set_title(title, loc="left")
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, f"not known: {reason}", ha="center", va="center", wrap=True, transform=axes.transAxes)
+
+
+def _points(analysis: Analysis) -> list[Mapping[str, Any]]:
+    points = analysis.roofline.get("points") or ()
+    return [p for p in points if is_known(p.get("arithmetic_intensity")) and is_known(p.get("tflops"))
+            and p["arithmetic_intensity"] > 0 and p["tflops"] > 0]  # fmt: skip
+
+
+def draw_roofline(analysis: Analysis, axes: Any) -> None:
+    """Log-log roofline: a ceiling per data type, points by op class sized by their time, the phases' centroids."""
+    title = "Roofline by op class and phase (area = GPU time)"
+    ceilings = [c for c in analysis.roofline.get("ceilings") or () if is_known(c.get("peak_tflops"))]
+    points = _points(analysis)
+    if not ceilings or not points:
+        reason = analysis.roofline.get("reason") or ("no ceiling is known" if not ceilings else "no work is known")
+        _say_nothing(axes, title, str(reason))
+        return
+    x = np.array([p["arithmetic_intensity"] for p in points])
+    low, high = min(x.min() / 3, 0.5), max(x.max() * 3, 2000.0)
+    at = np.geomspace(low, high, 200)
+    for ceiling in ceilings:
+        bandwidth, peak = ceiling["bandwidth_gbps"] / 1e3, ceiling["peak_tflops"]
+        axes.plot(at, np.minimum(at * bandwidth, peak), color="#444444", linewidth=1.0)
+        label = f"{ceiling['dtype']} {number(peak)} TFLOP/s, ridge {number(peak / bandwidth)}"
+        axes.annotate(label, (high, peak), ha="right", va="bottom", fontsize=7.5)
+        axes.plot([peak / bandwidth], [peak], marker="|", color="#444444", markersize=8)
+    longest = max(p["total_ms"] for p in points)
+    for phase in MARKERS:
+        own = [p for p in points if p["phase"] == phase]
+        if own:
+            axes.scatter(
+                [p["arithmetic_intensity"] for p in own], [p["tflops"] for p in own],
+                s=[18 + 380 * p["total_ms"] / longest for p in own], marker=MARKERS[phase],
+                c=colour(phase), alpha=0.75, linewidths=0.5, edgecolors="white" if MARKERS[phase] in "osD" else None,
+                label=phase,
+            )  # fmt: skip
+    for point in sorted(points, key=lambda p: -p["total_ms"])[:8]:
+        axes.annotate(
+            str(point["op_class"]), (point["arithmetic_intensity"], point["tflops"]), fontsize=7.5,
+            xytext=(6, 4), textcoords="offset points",
+        )  # fmt: skip
+    for centroid in analysis.roofline.get("centroids") or ():
+        if is_known(centroid.get("arithmetic_intensity")) and is_known(centroid.get("tflops")):
+            axes.axvline(
+                centroid["arithmetic_intensity"], color=colour(centroid["phase"]), linewidth=0.8, linestyle=":"
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("arithmetic intensity, FLOP/byte")
+    axes.set_ylabel("TFLOP/s")
+    axes.set_title(title, loc="left")
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _counted_steps(analysis: Analysis) -> pl.DataFrame:
+    return analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+
+
+def draw_utilisation(analysis: Analysis, axes: Any) -> None:
+    """MBU of decode steps and MFU of prefill and mixed steps over time, each over the step's busy time."""
+    title = "MBU of decode steps, MFU of prefill and mixed steps"
+    steps = _counted_steps(analysis)
+    origin = int(analysis.window.get("start_ns") or 0)
+    drawn = False
+    for phase, column, text in (
+        ("decode", "mbu_pct", "decode MBU"), ("prefill", "mfu_pct", "prefill MFU"), ("mixed", "mfu_pct", "mixed MFU"),
+    ):  # fmt: skip
+        own = steps.filter((pl.col("phase") == phase) & pl.col(column).is_not_null())
+        if len(own):
+            drawn = True
+            seconds = (own["start_ns"].to_numpy() - origin) / 1e9
+            axes.scatter(seconds, own[column].to_numpy(), s=9, marker=MARKERS[phase], c=colour(phase), label=text)
+    if not drawn:
+        _say_nothing(
+            axes, title, str(analysis.summary.get("reasons", {}).get("decode_mbu_kernel_pct", "no step has work"))
+        )
+        return
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("time in the window, s")
+    axes.set_ylabel("% of peak")
+    axes.set_title(title, loc="left")
+    axes.legend(frameon=False)
+
+
+def draw_intensity(analysis: Analysis, axes: Any) -> None:
+    """Arithmetic intensity of whole steps against the tokens they process, with the ridge."""
+    title = "Arithmetic intensity of a step against its tokens"
+    steps = _counted_steps(analysis).filter((pl.col("flop") > 0) & (pl.col("bytes") > 0))
+    tokens = (steps["prefill_tokens"].fill_null(0) + steps["decode_tokens"].fill_null(0)).to_numpy()
+    if not len(steps) or not (tokens > 0).any():
+        _say_nothing(axes, title, "no step has both its tokens and its work")
+        return
+    intensity = (steps["flop"] / steps["bytes"]).to_numpy()
+    phases = np.array(steps["phase"].to_list())
+    for phase in MARKERS:
+        own = (phases == phase) & (tokens > 0)
+        if own.any():
+            axes.scatter(tokens[own], intensity[own], s=12, marker=MARKERS[phase], c=colour(phase), label=phase)
+    for ceiling in (analysis.roofline.get("ceilings") or ())[:1]:
+        if is_known(ceiling.get("ridge")):
+            axes.axhline(ceiling["ridge"], color="#444444", linewidth=1.0)
+            axes.annotate(f"ridge {number(ceiling['ridge'])} ({ceiling['dtype']})", (1, ceiling["ridge"]),
+                          xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7.5)  # fmt: skip
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("tokens in the step")
+    axes.set_ylabel("FLOP/byte")
+    axes.set_title(title, loc="left")
+    axes.legend(frameon=False)
