@@ -46,29 +46,33 @@ def render_html(analysis: Analysis) -> str:
     gaps, command = first_screen.undetermined(analysis)
     verdict = str(analysis.trust.get("verdict") or ("unreliable" if analysis.status == "could_not_look" else ""))
     timeline = timeline_payload(analysis)
-    return _environment().get_template("report.html.j2").render(
-        version=__version__,
-        fmt=fmt,
-        policy=bundle.content_policy(),
-        style=bundle.style(),
-        script=bundle.script(),
-        capture=analysis.trace.capture,
-        status=analysis.status,
-        sentence=first_screen.sentence(analysis),
-        identity=first_screen.identity(analysis),
-        trust=first_screen.trust(analysis),
-        verdict=verdict,
-        verdict_reasons=first_screen.verdict_reasons(analysis),
-        headlines=first_screen.six_numbers(analysis),
-        gap_text=first_screen.spread_text(analysis.summary.get("inter_token_gap_ms") or {}),
-        picture=picture(analysis),
-        top=first_screen.top_tables(analysis),
-        findings=analysis.findings[:5],
-        gaps=gaps,
-        command=command,
-        sections=below,
-        payload=packed(tables),
-        timeline=timeline,
+    return (
+        _environment()
+        .get_template("report.html.j2")
+        .render(
+            version=__version__,
+            fmt=fmt,
+            policy=bundle.content_policy(),
+            style=bundle.style(),
+            script=bundle.script(),
+            capture=analysis.trace.capture,
+            status=analysis.status,
+            sentence=first_screen.sentence(analysis),
+            identity=first_screen.identity(analysis),
+            trust=first_screen.trust(analysis),
+            verdict=verdict,
+            verdict_reasons=first_screen.verdict_reasons(analysis),
+            headlines=first_screen.six_numbers(analysis),
+            gap_text=first_screen.spread_text(analysis.summary.get("inter_token_gap_ms") or {}),
+            picture=picture(analysis),
+            top=first_screen.top_tables(analysis),
+            findings=analysis.findings[:5],
+            gaps=gaps,
+            command=command,
+            sections=below,
+            payload=packed(tables),
+            timeline=timeline,
+        )
     )
 
 

@@ -13,12 +13,15 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from ..timeline.cover import covered
 
 WIDTH = 1200  # columns of the drawing
 LANE = 34
 GAP_HEIGHT = 70
 MAX_MARKS = 400  # stall marks; more of them share a mark
 LABELS = 6
+LABEL_WIDTH = 13.0  # percent of a laptop's width that a label takes
+EDGE = 7.0  # nearer to the edge than this a label is not centred on its mark
 MAX_GROUPS = 8
 
 
@@ -102,17 +105,6 @@ def _paths(steps: pl.DataFrame, start: int, end: int) -> list[tuple[str, str]]:
     return out
 
 
-def covered(starts: np.ndarray, ends: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Share of each bin between ``edges`` that the intervals (sorted, not overlapping) cover."""
-    if not len(starts):
-        return np.zeros(len(edges) - 1)
-    before = np.concatenate([[0.0], np.cumsum((ends - starts).astype(np.float64))])
-    index = np.searchsorted(starts, edges, side="right")
-    last = np.maximum(index - 1, 0)
-    overshoot = np.where(index > 0, np.maximum(ends[last] - edges, 0), 0)
-    return np.clip(np.diff(before[index] - overshoot) / np.diff(edges), 0, 1)
-
-
 def _gap_line(gaps: pl.DataFrame, start: int, end: int) -> tuple[str, list[tuple[float, str]]]:
     """The inter-token gap over time as a path of vertical extents, and its axis."""
     if gaps.is_empty():
@@ -120,22 +112,28 @@ def _gap_line(gaps: pl.DataFrame, start: int, end: int) -> tuple[str, list[tuple
     top = float(gaps["gap_ms"].max())  # type: ignore[arg-type]
     if top <= 0:
         return "", []
-    x = np.clip((gaps["end_ns"].to_numpy() - start) / (end - start) * WIDTH, 0, WIDTH)
-    value = gaps["gap_ms"].to_numpy()
-    if len(x) > 2 * WIDTH:
-        column = np.minimum(x.astype(np.int64), WIDTH - 1)
-        lows, highs = np.full(WIDTH, np.inf), np.full(WIDTH, -np.inf)
-        np.minimum.at(lows, column, value)
-        np.maximum.at(highs, column, value)
-        kept = np.flatnonzero(np.isfinite(lows))
-        x, value = np.repeat(kept + 0.5, 2), np.stack([lows[kept], highs[kept]], 1).ravel()
-    y = GAP_HEIGHT - np.clip(value / top, 0, 1) * (GAP_HEIGHT - 4)
-    points = [f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True)]
+    times = np.stack([gaps["start_ns"].to_numpy(), gaps["end_ns"].to_numpy()], 1)
+    x = np.clip((times - start) / (end - start) * WIDTH, 0, WIDTH)
+    y = GAP_HEIGHT - np.clip(gaps["gap_ms"].to_numpy() / top, 0, 1) * (GAP_HEIGHT - 4)
+    path = _gap_extents(x[:, 1], y) if len(x) > WIDTH else "".join(
+        f"{'M' if i == 0 or a > x[i - 1, 1] + 0.01 else 'L'}{a:.2f} {v:.2f}H{b:.2f}"
+        for i, ((a, b), v) in enumerate(zip(x, y, strict=True))
+    )  # fmt: skip
     tick = nice(top)
     ticks = [
         ((GAP_HEIGHT - v / top * (GAP_HEIGHT - 4)) / GAP_HEIGHT * 100, f"{fmt.number(v)} ms") for v in (tick, tick / 2)
     ]
-    return "M" + "L".join(points), [*ticks, (100.0, "0")]
+    return path, [*ticks, (100.0, "0")]
+
+
+def _gap_extents(x: np.ndarray, y: np.ndarray) -> str:
+    """More gaps than columns: for each column the line from its shortest to its longest."""
+    column = np.minimum(x.astype(np.int64), WIDTH - 1)
+    lowest, highest = np.full(WIDTH, -np.inf), np.full(WIDTH, np.inf)
+    np.maximum.at(lowest, column, y)
+    np.minimum.at(highest, column, y)
+    kept = np.flatnonzero(np.isfinite(lowest))
+    return "M" + "L".join(f"{c + 0.5} {lowest[c]:.1f}V{highest[c]:.1f}" for c in kept)
 
 
 def nice(top: float) -> float:
@@ -159,21 +157,28 @@ def _marks(stalls: pl.DataFrame, start: int, end: int) -> list[Mark]:
         .to_dicts()
     )  # fmt: skip
     marks: list[Mark] = []
-    labelled: list[tuple[float, float]] = []
+    labelled: list[tuple[float, float]] = []  # (left, right) of the labels placed, in percent
     for row in rows:  # longest first: the longest get their labels
         left = max(0.0, (row["first"] - start) / span * 100)
         width = min(100.0, (row["last"] - start) / span * 100) - left
-        middle = left + width / 2
-        free = len(labelled) < LABELS and all(abs(middle - other) > 13 for other, _ in labelled)
+        begin = label_left(left + width / 2)
+        free = len(labelled) < LABELS and all(begin >= b or begin + LABEL_WIDTH <= a for a, b in labelled)
         label = stall_words(row) if free else ""
         if free:
-            labelled.append((middle, 0))
+            labelled.append((begin, begin + LABEL_WIDTH))
         more = f" (and {row['same'] - 1} more here)" if row["same"] > 1 else ""
         title = f"stall {row['stall']}: {stall_words(row)}, {_held(row['requests_held'])}{more}"
         marks.append(
             Mark(row["stall"], round(left, 3), round(max(width, 0.05), 3), title, label, len(labelled) if free else 0)
         )
     return sorted(marks, key=lambda m: m.left)
+
+
+def label_left(middle: float) -> float:
+    """Where the label of a mark begins: centred on it, inside the picture near its edges."""
+    if middle < EDGE:
+        return middle
+    return middle - (LABEL_WIDTH if middle > 100 - EDGE else LABEL_WIDTH / 2)
 
 
 def stall_words(row: dict[str, object]) -> str:

@@ -1,12 +1,103 @@
-"""The timeline of the HTML report: what a page can hold of a capture of any size."""
+"""The timeline of the HTML report: what one page can hold of a capture of any size.
+
+``timeline_payload(analysis)`` makes lanes with two levels of detail: single kernels in the stretches of time that
+matter (all of them where they fit), and for the whole window how much of each slice of time each phase covered. The
+page (``assets``) draws whichever fits its pixels; stalls are carried and drawn apart, so they never vanish.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
-from ...analysis.result import Analysis
+import polars as pl
+
+from ...analysis.result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES, Analysis
+from ...ingest.trace import COPY_KINDS
+from .. import format as fmt
+
+KERNELS_IN_PAGE = 160_000  # about 1.2 MB of the page
 
 
-def timeline_payload(analysis: Analysis) -> dict[str, Any] | None:
-    """Placeholder until the level of detail stands."""
-    return None
+@dataclass(frozen=True)
+class TimelinePayload:
+    """What the template needs: the coded data and the line that says how much of the capture it holds."""
+
+    data: str
+    line: str
+
+
+def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> TimelinePayload | None:
+    """The timeline of the analysed window; None where nothing ran in it."""
+    from .detail import choose
+    from .encode import Pack
+    from .groups import group_lanes
+    from .lanes import bins_per_lane, copy_lanes, kernel_lanes, metric_lanes, range_lanes
+
+    kernels = analysis.kernels
+    inside = kernels["in_window"]
+    kernels = kernels if inside.all() else kernels.filter(inside)
+    if kernels.is_empty():
+        return None
+    window = _window(analysis, kernels)
+    pack = Pack()
+    detail = choose(kernels["start_ns"].to_numpy(), analysis.stalls, analysis.steps, window, budget)
+    lanes, dictionary, streams_out = kernel_lanes(kernels, analysis, window, detail, pack)
+    groups, groups_out = group_lanes(analysis, window, pack)
+    ranges, ranges_out = range_lanes(analysis, window, pack)
+    header: dict[str, Any] = {
+        "start_ns": window[0],
+        "span": window[1] - window[0],
+        "whole": detail.whole,
+        "windows": [[a - window[0], b - window[0]] for a, b in detail.windows],
+        "groups": groups,
+        "lanes": [*lanes, *copy_lanes(analysis, window, pack), *ranges, *metric_lanes(analysis, window, pack)],
+        "kinds": dictionary,
+        "words": {
+            "phase": PHASES.categories.to_list(),
+            "op": [fmt.label(x) for x in OP_CLASSES.categories],
+            "evidence": [fmt.label(x) for x in EVIDENCE.categories],
+            "source": WORK_SOURCES.categories.to_list(),
+            "copy": COPY_KINDS.categories.to_list(),
+        },
+    }
+    slice_ns = (window[1] - window[0]) / bins_per_lane(len(lanes))
+    line = _line(analysis, kernels.height, detail, slice_ns)
+    if streams_out or groups_out or ranges_out:
+        missing = [(streams_out, "stream"), (groups_out, "group"), (ranges_out, "NVTX range")]
+        line += " Not drawn: " + ", ".join(fmt.plural(n, word) for n, word in missing if n) + "."
+    return TimelinePayload(pack.finish(header), line)
+
+
+def _window(analysis: Analysis, kernels: pl.DataFrame) -> tuple[int, int]:
+    """The analysed window, wide enough for every kernel drawn."""
+    start = analysis.window.get("start_ns")
+    end = analysis.window.get("end_ns")
+    first, last = int(kernels["start_ns"].min()), int(kernels["end_ns"].max())  # type: ignore[arg-type]
+    start = first if start is None else min(int(start), first)
+    return start, max(last, start + 1, last if end is None else int(end))
+
+
+def _line(analysis: Analysis, total: int, detail: Any, slice_ns: float) -> str:
+    """How many of how many kernels are drawn."""
+    outside = analysis.kernels.height - total
+    beside = (
+        f" {fmt.plural(outside, 'kernel')} outside the analysed window (warm-up, graph capture) are not drawn."
+        if outside
+        else ""
+    )
+    if detail.whole:
+        return f"All {fmt.plural(total, 'kernel')} of the window are drawn; zoom in to see them one by one.{beside}"
+    where = " and ".join(
+        text
+        for text in (
+            f"those in the {fmt.plural(detail.stalls, 'longest stall')}" if detail.stalls else "",
+            f"those in {fmt.plural(detail.steps, 'step')} spread over the window" if detail.steps else "",
+        )
+        if text
+    )
+    return (
+        f"{detail.kernels:,} of {total:,} kernels are drawn one by one: {where or 'those in evenly spread stretches of time'}. "
+        f"Elsewhere the lanes show, for each {fmt.nanoseconds(slice_ns)}, the share of time in which kernels of each phase ran. "
+        f"Steps, gaps and stalls are there at every zoom.{beside}"
+    )
