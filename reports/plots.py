@@ -99,13 +99,13 @@ def draw_roofline(analysis: Analysis, axes: Any) -> None:
         axes.annotate(label, (high, peak), ha="right", va="bottom", fontsize=7.5)
         axes.plot([peak / bandwidth], [peak], marker="|", color="#444444", markersize=8)
     longest = max(p["total_ms"] for p in points)
-    for phase in MARKERS:
+    for phase, marker in MARKERS.items():
         own = [p for p in points if p["phase"] == phase]
         if own:
             axes.scatter(
                 [p["arithmetic_intensity"] for p in own], [p["tflops"] for p in own],
-                s=[18 + 380 * p["total_ms"] / longest for p in own], marker=MARKERS[phase],
-                c=colour(phase), alpha=0.75, linewidths=0.5, edgecolors="white" if MARKERS[phase] in "osD" else None,
+                s=[18 + 380 * p["total_ms"] / longest for p in own], marker=marker,
+                c=colour(phase), alpha=0.75, linewidths=0.5, edgecolors="white" if marker in "osD" else None,
                 label=phase,
             )  # fmt: skip
     for point in sorted(points, key=lambda p: -p["total_ms"])[:8]:
@@ -166,10 +166,10 @@ def draw_intensity(analysis: Analysis, axes: Any) -> None:
         return
     intensity = (steps["flop"] / steps["bytes"]).to_numpy()
     phases = np.array(steps["phase"].to_list())
-    for phase in MARKERS:
+    for phase, marker in MARKERS.items():
         own = (phases == phase) & (tokens > 0)
         if own.any():
-            axes.scatter(tokens[own], intensity[own], s=12, marker=MARKERS[phase], c=colour(phase), label=phase)
+            axes.scatter(tokens[own], intensity[own], s=12, marker=marker, c=colour(phase), label=phase)
     for ceiling in (analysis.roofline.get("ceilings") or ())[:1]:
         if is_known(ceiling.get("ridge")):
             axes.axhline(ceiling["ridge"], color="#444444", linewidth=1.0)
