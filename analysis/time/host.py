@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from .accounting import TimeResult
+from .group_steps import chain_decode_steps, split_groups
 from .idle import LAUNCH_BOUND
 from .intervals import EMPTY, Intervals, Times, merge, union
 
@@ -58,16 +59,31 @@ class _Bubbles:
     thread: Times
 
 
-def host_side(
-    trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame, gaps: pl.DataFrame, groups: pl.DataFrame, time: TimeResult
-) -> dict[str, Any]:
+class Tagged(Protocol):
+    """What the phase stage hands on, as far as it is needed here (PhaseResult, WorkResult with groups)."""
+
+    @property
+    def kernels(self) -> pl.DataFrame:
+        """Trace.kernels with KERNEL_TAGS."""
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """STEPS."""
+
+    @property
+    def groups(self) -> pl.DataFrame:
+        """GROUPS."""
+
+
+def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
     """JSON ``host``: the bubbles of pure decode gaps split by what the host did, ms (means over the devices).
 
     Keys: ``bubble_ms``, ``bubble_count``, ``bubble_ms_per_decode_step``, ``share_of_decode_pct`` (of the decode gaps),
     ``parts_ms`` (PARTS, they sum to bubble_ms), ``dispatch_ms`` (between queued kernels: not the host's), and
     ``launches_in_flight`` at the start of decode steps. Null with a reason where the capture holds no launch calls.
     """
-    decode = _decode_gaps(gaps, steps)
+    groups = tagged.groups
+    decode = _decode_gaps(tagged)
     if time.opaque_graphs or not trace.launches.height or decode.is_empty() or not time.devices:
         why = NO_LAUNCHES if not trace.launches.height else "graph replays are opaque" if time.opaque_graphs else ""
         return {"bubble_ms": None, "bubble_ms_reason": why or "no decode step follows another"}
@@ -106,14 +122,26 @@ def host_side(
         "parts_ms": {name: ns / scale for name, ns in parts.items()},
         "dispatch_ms": dispatch_ns / scale,
         "scopes_seen": any(scopes.values()),
-        **_in_flight(trace, kernels, steps),
+        **_in_flight(trace, tagged.kernels, tagged.steps),
     }
 
 
-def _decode_gaps(gaps: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Gaps that close with a pure decode step and hold no prefill work."""
-    pure = steps.filter(pl.col("phase").cast(pl.String) == "decode").select("group", "index").unique()
-    return gaps.filter(pl.col("counted") & (pl.col("stall") < 0)).join(pure, on=["group", "index"], how="semi")
+def _decode_gaps(tagged: Tagged) -> pl.DataFrame:
+    """Gaps that close with a pure decode step and hold no prefill step: group, start_ns, end_ns."""
+    frames = []
+    for group in split_groups(tagged.steps, tagged.groups):
+        chain = chain_decode_steps(group)
+        pure = group.is_decode[chain.closing] & (chain.prefill_between == 0)
+        frames.append(
+            pl.DataFrame(
+                {"start_ns": group.end_ns[chain.before][pure], "end_ns": group.end_ns[chain.closing][pure]},
+            ).with_columns(pl.lit(group.group, dtype=pl.Int32).alias("group"))
+        )
+    return (
+        pl.concat(frames)
+        if frames
+        else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "group": pl.Int32})
+    )
 
 
 def _scopes(trace: Trace) -> dict[str, dict[int, Intervals]]:

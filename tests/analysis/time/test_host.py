@@ -4,7 +4,6 @@ import pytest
 
 from trace_analyze.analysis.time.accounting import account_time
 from trace_analyze.analysis.time.host import PARTS, host_side
-from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.fixtures.hand_frames import HandRun, frame
 from trace_analyze.ingest.trace import FRAMES
 
@@ -22,8 +21,7 @@ def host_of(run: HandRun, texts=("",), ranges=()):
     ]
     object.__setattr__(trace, "ranges", frame(FRAMES["ranges"], rows))
     time = account_time(trace, made.kernels, made.steps, made.groups, made.window_start_ns, made.window_end_ns)
-    gaps = find_gaps_and_stalls(made.steps, made.groups, time).gaps
-    return host_side(trace, made.kernels, made.steps, gaps, made.groups, time)
+    return host_side(trace, made, time)
 
 
 def two_decode_steps() -> HandRun:
