@@ -27,6 +27,8 @@ READERS: list[tuple[str, str]] = [
     ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
     ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu_csv"),
     ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),
+    ("a table of nsys stats or nsys recipe (cuda_gpu_trace, cuda_gpu_kern_sum)", ".nsys_stats"),
+    ("an Nsight Systems report (.nsys-rep), where nsys is installed", ".nsys_rep"),
 ]
 
 
