@@ -19,17 +19,17 @@ STEADY_STEPS = 3  # a token count that this many steps in a row share is a decod
 LARGEST_BATCH = 512  # and no batch is larger than this
 
 
-def name_evidence(columns: Columns, step: Ints, steps: int) -> pl.DataFrame:
+def name_evidence(columns: Columns, preparing: Ints, step: Ints, steps: int) -> pl.DataFrame:
     """Per step: which kinds its kernel names show.
 
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
-    from metadata kernels that engines launch for one kind only; ``verify``: a rejection sampler ran; ``likely``:
-    'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels name few tokens).
+    from metadata kernels that engines launch for one kind only (``preparing``, hint codes); ``verify``: a rejection
+    sampler ran; ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels
+    name few tokens).
     """
     inside = step >= 0
     attention = columns.is_op("attention") & inside
     gemm = columns.is_op("gemm", "moe_gemm") & inside
-    metadata = columns.is_op("step_metadata") & inside & columns.hint_sure
 
     def count(rows: Bools) -> Ints:
         return np.bincount(step[rows], minlength=steps)[:steps]
@@ -45,14 +45,15 @@ def name_evidence(columns: Columns, step: Ints, steps: int) -> pl.DataFrame:
         return np.maximum(weak, count(gemm & hinted) / of_gemm) > MOST
 
     named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
-    prepares_decode = ~named & (count(metadata & (columns.hint == HINT["decode"])) > 0)
-    prepares_prompt = ~named & (count(metadata & (columns.hint == HINT["prefill"])) > 0)
+    likely_decode = count(attention & ~columns.hint_sure & (columns.hint == HINT["decode"])) / of_attention >= ENOUGH
+    prepares_decode = ~named & (count(inside & (preparing == HINT["decode"])) > 0)
+    prepares_prompt = ~named & (count(inside & (preparing == HINT["prefill_or_mixed"])) > 0)
     frame = pl.DataFrame(
         {
             "decode": sure("decode") | (prepares_decode & ~prepares_prompt),
             "prefill": sure("prefill"),
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
-            "both": sure("mixed"),
+            "both": sure("mixed") | (likely_decode & sure("prefill")),
             "verify": count(columns.is_op("sampling") & columns.hint_sure & (columns.hint == HINT["decode"]) & inside)
             > 0,
             "likely_decode": likely("decode"),

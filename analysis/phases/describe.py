@@ -12,7 +12,9 @@ from .decide import name_evidence
 from .graphs import graphs_of_steps
 from .link import LinkResult
 from .marker_steps import FACTS, MarkerSteps
-from .tokens import attention_batch, requests_per_step, tokens_per_step
+from .tokens import attention_batch, preparing_hint, requests_per_step, tokens_per_step
+
+MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
 
 
 def describe_steps(
@@ -54,24 +56,48 @@ def describe_steps(
             raw.frame,
             spans,
             facts,
-            name_evidence(columns, step, count),
+            name_evidence(columns, preparing_hint(trace, columns), step, count),
             graphs_of_steps(trace, columns, link, step, count).drop("step"),
-            pl.DataFrame({"tokens": tokens_per_step(columns, step, count)}),
+            pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
             requests,
         ],
         how="horizontal",
     )
-    known = pl.coalesce("rows", "batch")
     frame = frame.with_columns(
-        pl.when(known <= pl.col("tokens").fill_null(known)).then(known).alias("requests"),
         pl.Series("number", np.arange(count)),
         draft_passes(raw.layers).alias("draft"),
+        count_requests(frame),
     )
-    width = pl.when(pl.col("verify")).then(pl.col("tokens") // pl.col("requests"))
-    return frame.with_columns(
-        pl.coalesce("m_verify_width", width, 1).alias("width"),
-        continuing_requests(trace, columns, step, frame),
-    )
+    frame = frame.with_columns(verify_width(frame))
+    return frame.with_columns(continuing_requests(trace, columns, step, frame))
+
+
+def count_requests(frame: pl.DataFrame) -> pl.Series:
+    """Requests of each step: prepared, sampled, or in an attention batch; never more than its tokens.
+
+    The attention batch of a graph is the captured one, so it counts last.
+    """
+    tokens = pl.col("tokens")
+    fitting = [pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "sampled")]
+    batch = pl.when((pl.col("batch") <= tokens.fill_null(pl.col("batch"))) & ~pl.col("full_graph")).then("batch")
+    return frame.select(pl.coalesce(*fitting, batch).cast(pl.Int64).alias("requests")).to_series()
+
+
+def verify_width(frame: pl.DataFrame) -> list[pl.Series]:
+    """``width`` (tokens per decoding request) and ``verify`` (a pure speculative verify) of each step.
+
+    Where a rejection sampler runs, the width is the whole number of tokens per request that most such steps agree on;
+    a step with other tokens than requests times width holds prompts too. A marker's own width comes first.
+    """
+    per_request = pl.col("tokens") / pl.col("requests")
+    whole = frame.filter(pl.col("verify") & (pl.col("tokens") % pl.col("requests") == 0) & (per_request > 1))
+    widths = whole.filter(per_request <= MAX_VERIFY_WIDTH).select((pl.col("tokens") // pl.col("requests")).alias("w"))
+    usual = int(widths["w"].mode().min()) if widths.height else 1
+    speculative = pl.col("verify") & (usual > 1)
+    pure = speculative & (pl.col("full_graph") | (pl.col("tokens") == pl.col("requests") * usual))
+    width = pl.coalesce("m_verify_width", pl.when(speculative).then(usual), 1)
+    result = frame.select(width.cast(pl.Int64).alias("width"), pure.fill_null(False).alias("verify"))
+    return [result["width"], result["verify"]]
 
 
 def draft_passes(layers: int | None) -> pl.Expr:

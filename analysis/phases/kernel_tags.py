@@ -18,7 +18,7 @@ def tag_kernels(
 ) -> pl.DataFrame:
     """Trace.kernels with the columns of KERNEL_TAGS."""
     step_phase, evidence = spread_over_kernels(columns, link, step, steps)
-    phase = own_phase(columns, step_phase)
+    phase = own_phase(columns, step, step_phase)
     named = phase != step_phase
     evidence = np.where(named, EVIDENCE_CODE["kernel_name"], evidence)
     evidence = np.where((step < 0) & columns.load_time, EVIDENCE_CODE["kernel_name"], evidence)
@@ -51,13 +51,21 @@ def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: p
     return phase, evidence
 
 
-def own_phase(columns: Columns, step_phase: Ints) -> Ints:
-    """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase."""
-    attention = columns.is_op("attention", "attention_combine") & columns.hint_sure
-    open_step = np.isin(step_phase, [PHASE["mixed"], PHASE["unknown"]])
-    for kind in ("decode", "prefill"):
-        step_phase = np.where(attention & open_step & (columns.hint == HINT[kind]), PHASE[kind], step_phase)
-    return step_phase
+def own_phase(columns: Columns, step: Ints, step_phase: Ints) -> Ints:
+    """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase.
+
+    A name that is only likely keeps it in a mixed step where attention of the other kind runs beside it.
+    """
+    attention = columns.is_op("attention", "attention_combine")
+    open_step = attention & np.isin(step_phase, [PHASE["mixed"], PHASE["unknown"]])
+    mixed = attention & (step_phase == PHASE["mixed"])
+    result = step_phase
+    for kind, other in (("decode", "prefill"), ("prefill", "decode")):
+        beside = np.zeros(int(step.max(initial=0)) + 2, dtype=bool)
+        beside[step[mixed & (columns.hint == HINT[other])]] = True
+        own = (columns.hint == HINT[kind]) & ((open_step & columns.hint_sure) | (mixed & beside[step]))
+        result = np.where(own, PHASE[kind], result)
+    return result
 
 
 def as_enum(name: str, codes: Ints, dtype: pl.Enum) -> pl.Series:

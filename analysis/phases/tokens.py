@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import OP, Columns, Ints
+from .columns import HINT, OP, Columns, Ints
 
 TOKEN_CLASSES = ("kv_write", "rope", "norm", "activation", "quantize")  # in order of trust
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
@@ -29,10 +29,11 @@ def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
     return tuple(tomllib.loads(path.read_text(encoding="utf-8"))[section])
 
 
-def tokens_per_step(columns: Columns, step: Ints, steps: int) -> pl.Series:
+def tokens_per_step(trace: Trace, columns: Columns, step: Ints, steps: int) -> pl.Series:
     """Tokens the kernels of each step were launched for; null where no token-parallel kernel was seen."""
     classes = [OP[name] for name in TOKEN_CLASSES]
-    rows = np.flatnonzero(columns.exact_tokens & (step >= 0) & np.isin(columns.op, classes) & (columns.grid_x > 0))
+    marked = columns.exact_tokens | (grid_axis(trace, columns, "tokens") > 0)
+    rows = np.flatnonzero(marked & (step >= 0) & np.isin(columns.op, classes) & (columns.grid_x > 0))
     frame = pl.DataFrame({"step": step[rows], "op": columns.op[rows], "tokens": columns.grid_x[rows]})
     votes = frame.group_by("step", "op", "tokens").len()
     share = pl.col("len") / pl.col("len").sum().over("step", "op")
@@ -62,34 +63,66 @@ def spread(frame: pl.DataFrame, value: str, steps: int) -> pl.Series:
 def requests_per_step(
     trace: Trace, columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints
 ) -> pl.DataFrame:
-    """Requests of each step: ``rows`` sampled at its end, ``batch`` of its attention kernels; null where not seen."""
+    """Requests of each step: ``rows`` of kernels with a block per request, ``batch`` of its attention kernels.
+
+    Rows sampled behind the last layer come first, then those of the metadata before it. Null where not seen.
+    """
     number = np.arange(columns.count)
-    rows = grid_axis(trace, columns, "rows", None)
-    tail = (step >= 0) & (number > last_attention[np.maximum(step, 0)]) & (rows > 0)
-    chosen = np.flatnonzero(tail)
-    sampled = pl.DataFrame({"step": step[chosen], "rows": rows[chosen]}).group_by("step").agg(pl.col("rows").first())
-    seen = np.flatnonzero((step >= 0) & (batch > 0))
-    batches = (
-        pl.DataFrame({"step": step[seen], "batch": batch[seen]}).group_by("step").agg(pl.col("batch").mode().min())
+    behind = (step >= 0) & (number > last_attention[np.maximum(step, 0)])
+    tail = np.where(behind, grid_axis(trace, columns, "rows"), 0)
+    front = np.where((step >= 0) & ~behind, grid_axis(trace, columns, "rows", front=True), 0)
+
+    def per_step(value: Ints, name: str, how: pl.Expr) -> pl.Series:
+        rows = np.flatnonzero((step >= 0) & (value > 0))
+        frame = pl.DataFrame({"step": step[rows], name: value[rows]}).group_by("step").agg(how)
+        return spread(frame, name, steps)
+
+    return pl.DataFrame(
+        {
+            "sampled": per_step(tail, "rows", pl.col("rows").first()),
+            "prepared": per_step(front, "rows", pl.col("rows").first()),
+            "batch": per_step(batch, "batch", pl.col("batch").mode().min()),
+        }
     )
-    return pl.DataFrame({"rows": spread(sampled, "rows", steps), "batch": spread(batches, "batch", steps)})
 
 
 def attention_batch(trace: Trace, columns: Columns, name_facts: pl.DataFrame) -> Ints:
     """Requests in the batch of each attention kernel as its grid tells, 0 where the layout is not known."""
-    return np.where(columns.is_op("attention"), grid_axis(trace, columns, "rule", name_facts["split_kv"]), 0)
+    return np.where(columns.is_op("attention"), grid_axis(trace, columns, "rule", split=name_facts["split_kv"]), 0)
 
 
-def grid_axis(trace: Trace, columns: Columns, section: str, split: pl.Series | None) -> Ints:
-    """For each kernel the size of the grid axis that the first matching rule of ``section`` names, 0 without one."""
-    if columns.count == 0:
-        return np.zeros(0, dtype=np.int64)
+def grid_axis(
+    trace: Trace, columns: Columns, section: str, *, split: pl.Series | None = None, front: bool = False
+) -> Ints:
+    """For each kernel what the first matching rule of ``section`` counts on its grid, 0 without one.
+
+    ``front``: rules that hold only behind the last layer stay out.
+    """
+    if columns.count == 0 or trace.names.height == 0:
+        return np.zeros(columns.count, dtype=np.int64)
     axes = np.zeros(trace.names.height, dtype=np.int64)  # 0 unknown, 1..3 = x, y, z
-    key = {"rule": "batch", "rows": "rows"}[section]
+    minus = np.zeros(trace.names.height, dtype=np.int64)
+    flat = np.zeros(trace.names.height, dtype=bool)
+    key = {"rule": "batch", "rows": "rows", "tokens": "tokens"}[section]
     for rule in reversed(geometry_rules(section)):
+        if front and rule.get("tail", False):
+            continue
         matches = trace.names["name"].str.contains(rule["regex"])
         if "split" in rule and split is not None:
             matches &= (split == rule["split"]).fill_null(False)
-        axes[matches.to_numpy()] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
+        hit = matches.to_numpy()
+        axes[hit] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
+        minus[hit], flat[hit] = rule.get("minus", 0), rule.get("flat", False)
+    if not axes.any():
+        return np.zeros(columns.count, dtype=np.int64)
     grids = np.stack([np.zeros(columns.count, np.int64), columns.grid_x, columns.grid_y, columns.grid_z])
-    return np.asarray(grids[axes[columns.name], np.arange(columns.count)])
+    size = grids[axes[columns.name], np.arange(columns.count)] - minus[columns.name]
+    return np.asarray(np.where(flat[columns.name] & (columns.grid_y > 1), 0, size))
+
+
+def preparing_hint(trace: Trace, columns: Columns) -> Ints:
+    """For metadata kernels that one kind of step launches: the code of its hint, 0 for all others."""
+    hints = np.zeros(trace.names.height, dtype=np.int64)
+    for rule in geometry_rules("prepare"):
+        hints[trace.names["name"].str.contains(rule["regex"]).to_numpy()] = HINT[rule["phase"]]
+    return hints[columns.name] if len(hints) and columns.count else np.zeros(columns.count, dtype=np.int64)
