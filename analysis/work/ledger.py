@@ -1,0 +1,157 @@
+"""The ledger of requests behind ``kv.py``: which prompts have joined the decoding batch, and how long each is.
+
+Steps tell only counts: so many requests decode, so many prompt tokens are prefilled. From step to step that decides
+which chunks were one prompt (the batch grew by one) and which were several (it grew by as many). When requests finish
+nothing says which, so the lengths are booked twice: in ``low`` the longest finish first, in ``high`` the shortest.
+Sorted, the true lengths lie between the two, element by element.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """The prefill part of one step."""
+
+    row: int
+    tokens: float
+    requests: float
+    finished: float | None  # prompts whose last token it held; None = cannot be seen
+
+
+@dataclass(frozen=True)
+class PromptSums:
+    """What is known of one step's prefill: KV length after it, sum of q S, sum of q^2."""
+
+    row: int
+    tokens: float
+    length: float
+
+
+@dataclass
+class Ledger:
+    """State between two steps of one group."""
+
+    low: Floats = field(default_factory=lambda: np.zeros(0))
+    high: Floats = field(default_factory=lambda: np.zeros(0))
+    live: int = 0  # requests that decoded in the last decode-bearing step
+    chunks: list[Chunk] = field(default_factory=list)  # prefilled, not yet seen decoding
+    known: bool = True  # whether ``low`` and ``high`` hold every live request
+    split_known: bool = True  # false: some lengths are known only in sum, so a finish loses the level
+    blurred: float = 0.0  # requests already decoding whose prompt shared a step with one that continues
+    blurred_extra: float = 0.0  # tokens those have decoded meanwhile
+    resolved: list[PromptSums] = field(default_factory=list)
+
+    @property
+    def bounds(self) -> tuple[float, float] | None:
+        """Least and most sum of lengths of the decoding requests, None = unknown."""
+        if not self.known or self.blurred:
+            return None
+        return float(self.low.sum()), float(self.high.sum())
+
+    def forget(self) -> None:
+        """A step in between could not be read: the level is lost until every live request is a new one."""
+        self.known = False
+        self.chunks = []
+
+    def prefill(self, chunk: Chunk) -> None:
+        """Admit the prompt tokens of a step."""
+        self.chunks.append(chunk)
+
+    def decode(self, requests: int, tokens: float, *, has_prefill: bool) -> None:
+        """A step decodes ``requests`` requests; ``has_prefill``: it prefills too, so a prompt may be unfinished."""
+        joined = self._joined(requests, has_prefill=has_prefill)
+        finished = self.live + joined - requests
+        reset = not self.known and joined == requests and bool(self.chunks)
+        if reset:
+            self.known, self.split_known = True, True
+            self.low = self.high = np.zeros(0)
+            finished = 0
+        if joined:
+            self._join(joined, everything=not has_prefill)
+        if finished < 0 or len(self.low) + self.blurred != requests + max(finished, 0):
+            self.known = False
+        elif finished and self.known:
+            self._finish(finished, requests)
+        if not has_prefill:
+            self.chunks = []
+        self.live = requests
+        if tokens != requests:
+            self.known = False  # drafts: how many were accepted is not recorded
+        self.low, self.high = self.low + 1.0, self.high + 1.0
+        self.blurred_extra += self.blurred
+
+    def _joined(self, requests: int, *, has_prefill: bool) -> int:
+        """How many prompts among the chunks decode for the first time in this step."""
+        if not self.chunks:
+            return 0
+        most = int(sum(chunk.requests for chunk in self.chunks))
+        if all(chunk.finished is not None for chunk in self.chunks):
+            return min(int(sum(chunk.finished or 0.0 for chunk in self.chunks)), most)
+        grown = requests - self.live
+        if has_prefill:
+            return min(max(grown, 0), most)
+        if grown >= 1:
+            return min(grown, most)
+        if len(self.chunks) > 1:  # one prompt in chunks or several, and some requests finished: cannot be told
+            self.forget()
+            return 0
+        return most  # the batch did not grow although prompts ended: they replaced requests that finished
+
+    def _join(self, joined: int, *, everything: bool) -> None:
+        singles = all(chunk.requests == 1 for chunk in self.chunks)
+        lengths: list[float] | None = None
+        if singles and not self.blurred:
+            lengths = self._split_singles(joined)
+        if lengths is not None:
+            self._add(lengths)
+            return
+        if not everything:
+            self.blurred += joined
+            return
+        count = joined + self.blurred
+        total = sum(chunk.tokens for chunk in self.chunks) + self.blurred_extra
+        self.blurred = self.blurred_extra = 0.0
+        self.split_known = self.split_known and count == 1
+        self._add([total / count] * int(count))
+        self.chunks = []
+
+    def _split_singles(self, joined: int) -> list[float] | None:
+        """Lengths of the prompts that single-request chunks form, or None where the split is not determined."""
+        ends = [chunk.finished for chunk in self.chunks]
+        if all(end is not None for end in ends):
+            is_end = [bool(end) for end in ends]
+        elif joined == len(ends):
+            is_end = [True] * len(ends)
+        elif joined == 1:
+            is_end = [False] * (len(ends) - 1) + [True]
+        else:
+            return None
+        lengths, length, left = [], 0.0, []
+        for chunk, end in zip(self.chunks, is_end, strict=True):
+            length += chunk.tokens
+            self.resolved.append(PromptSums(chunk.row, chunk.tokens, length))
+            left.append(chunk)
+            if end:
+                lengths.append(length)
+                length, left = 0.0, []
+        self.chunks = left
+        return lengths
+
+    def _add(self, lengths: list[float]) -> None:
+        self.low = np.append(self.low, lengths)
+        self.high = np.append(self.high, lengths)
+
+    def _finish(self, finished: int, requests: int) -> None:
+        if requests and (not self.split_known or self.blurred):
+            self.known = False
+            return
+        self.low = np.sort(self.low)[:requests]
+        self.high = np.sort(self.high)[finished:]

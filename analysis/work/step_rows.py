@@ -1,0 +1,83 @@
+"""Work per step: the sums of its kernels, and this device's MFU and MBU over the step's busy time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from . import ratios
+from .assign import KernelWork
+from .places import PLACE_CODE
+from .tables import boost_pct
+
+Floats = npt.NDArray[np.float64]
+
+
+def fill_step_work(steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[Any]) -> tuple[pl.DataFrame, int]:
+    """``steps`` with their work columns, and how many ratios were refused.
+
+    ``flop`` is null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where ``bytes_kv`` is null (the
+    weights are known, the KV lengths are not).
+    """
+    n = steps.height
+    inside = work.step >= 0
+    step = work.step[inside]
+
+    def total(values: Floats, chosen: npt.NDArray[np.bool_] | None = None) -> Floats:
+        own = np.nan_to_num(values[inside])
+        if chosen is not None:
+            own = np.where(chosen[inside], own, 0.0)
+        return np.asarray(np.bincount(step, weights=own, minlength=n), np.float64)
+
+    def count(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        return np.bincount(step[chosen[inside]], minlength=n)
+
+    attention = np.isin(work.place, [PLACE_CODE[p] for p in ("attention", "attention_prefill", "attention_decode")])
+    placed_gemm = work.matrix & ~attention & (work.place > 0)
+    no_flop = count(placed_gemm & np.isnan(work.flop)) > 0
+    any_flop = count(work.matrix & ~np.isnan(work.flop)) > 0
+    no_kv = count(attention & ~work.helper & np.isnan(work.kv)) > 0
+    any_bytes = count(~np.isnan(work.bytes)) > 0
+    flop = np.where(any_flop & ~no_flop, total(work.flop), np.nan)
+    size = np.where(any_bytes, total(work.bytes), np.nan)
+    weights = np.where(any_bytes, total(work.weights), np.nan)
+    kv = np.where(any_bytes & ~no_kv, total(work.kv), np.nan)
+    activations = size - weights - np.where(np.isnan(kv), total(work.kv), kv)
+    busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
+    compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
+    unpriced = count(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s)) > 0
+    compute = np.where(unpriced, np.nan, compute)
+    memory = np.where(count(~np.isnan(work.memory_s)) > 0, total(work.memory_s), np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mfu, mbu = 100.0 * compute / busy, 100.0 * memory / busy
+    boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
+    refused = int(np.count_nonzero(mfu > boost) + np.count_nonzero(mbu > ratios.MBU_NOISE_PCT))
+    mfu = np.where(mfu > boost, np.nan, mfu)
+    mbu = np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu)
+    columns = {
+        "flop": flop,
+        "bytes": size,
+        "bytes_weights": weights,
+        "bytes_kv": kv,
+        "bytes_activations": np.where(activations < 0, np.nan, activations),
+        "mfu_pct": mfu,
+        "mbu_pct": mbu,
+    }
+    filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
+    return steps.with_columns(filled), refused
+
+
+def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, Floats]:
+    """``mfu_pct`` and ``mbu_pct`` per kernel; NaN where unknown, not a matrix kernel, or above the ceiling."""
+    boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
+    seconds = np.where(work.duration > 0, work.duration, np.nan) / 1e9
+    mfu = np.where(work.matrix & ~work.helper, 100.0 * work.compute_s / seconds, np.nan)
+    mbu = np.where(work.helper, np.nan, 100.0 * work.memory_s / seconds)
+    return {
+        "mfu_pct": np.where(mfu > boost, np.nan, mfu),
+        "mbu_pct": np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu),
+    }

@@ -1,0 +1,365 @@
+"""The kernel table, the op-class table and the roofline: sums of kernel work by (name, phase) and (op class, phase)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ...ingest.trace import Trace
+from ..phases import PhaseResult
+from ..result import KERNEL_TABLE, OP_CLASS_TABLE, WORK_SOURCES
+from . import ratios
+from .assign import KernelWork
+from .choice import ModelChoice
+from .name_columns import DTYPES, MATRIX_OPS
+from .waves import SmLimits, waves
+
+CONVENTIONS = (
+    "multiply-add = 2 FLOP; attention exact causal; bytes = least traffic, activations counted",
+    "MFU counts matrix work (GEMMs, attention) against the dense peak of the kernel's own type",
+)
+_NO_RATIO = {"collective": "time is transfer and waiting for other ranks: no MFU or MBU"}
+_KNOWN = ("flop", "flop_executed", "bytes", "compute_s", "memory_s")
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """The ceilings a whole row is held against: those of the devices, which are alike or are named in the reason."""
+
+    bandwidth_gbps: float | None
+    l2_bytes: float | None
+    boost_pct: float
+    reason: str | None
+
+
+def common_ceiling(ceilings: Sequence[Any]) -> Ceiling:
+    """The mean bandwidth, smallest L2 and largest boost of the devices, and why a number is missing."""
+    bandwidth = [each.memory_bandwidth_gbps for each in ceilings if each.memory_bandwidth_gbps]
+    cache = [each.l2_bytes for each in ceilings if each.l2_bytes]
+    reasons = [each.reason for each in ceilings if each.reason and not each.peak_tflops]
+    return Ceiling(
+        bandwidth_gbps=sum(bandwidth) / len(bandwidth) if bandwidth else None,
+        l2_bytes=min(cache) if cache else None,
+        boost_pct=max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT),
+        reason=reasons[0] if reasons else (None if bandwidth else "GPU not known: pass --gpu"),
+    )
+
+
+def boost_pct(ceiling: Any) -> float:
+    """How far above the spec peak a device may honestly come: its maximum clock over the clock of the peak."""
+    if ceiling.max_clock_mhz and ceiling.spec_clock_mhz:
+        return float(100.0 * max(1.0, ceiling.max_clock_mhz / ceiling.spec_clock_mhz))
+    return ratios.MFU_BOOST_PCT
+
+
+def counted_frame(phases: PhaseResult, work: KernelWork) -> pl.DataFrame:
+    """The kernels that count (in the window) with their work as nullable columns."""
+    kernels = phases.kernels
+    frame = pl.DataFrame(
+        {
+            "name_id": kernels["name_id"],
+            "op_class": kernels["op_class"],
+            "phase": kernels["phase"],
+            "evidence": kernels["evidence"],
+            "step": kernels["step"],
+            "in_mixed": kernels["step_phase"] == "mixed",
+            "duration": work.duration,
+            "source": work.source,
+            "dtype": work.dtype,
+            "helper": work.helper,
+            "matrix": work.matrix,
+            **{name: getattr(work, name) for name in _KNOWN},
+        }
+    )
+    return frame.filter(kernels["in_window"].fill_null(False)).with_columns(pl.col(*_KNOWN).fill_nan(None))
+
+
+def _sums(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    known = pl.col("bytes").is_not_null() & pl.col("flop").is_not_null()
+    ms = pl.col("duration") / 1e6
+    return frame.group_by(keys).agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("step").filter(pl.col("step") >= 0).n_unique().alias("steps"),
+        (pl.col("duration").sum() / 1e6).alias("total_ms"),
+        ms.filter(pl.col("in_mixed")).sum().alias("in_mixed_ms"),
+        (pl.col("duration").median() / 1e3).alias("median_us"),
+        ms.filter(known).sum().alias("known_ms"),
+        ms.filter(pl.col("bytes").is_not_null()).sum().alias("bytes_ms"),
+        ms.filter(pl.col("memory_s").is_not_null()).sum().alias("memory_ms"),
+        ms.filter(pl.col("compute_s").is_not_null() & pl.col("matrix")).sum().alias("compute_ms"),
+        pl.col("bytes").count().alias("bytes_count"),
+        *(
+            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
+            for name in ("flop", "flop_executed", "bytes", "memory_s")
+        ),
+        pl.when(pl.col("compute_s").filter(pl.col("matrix")).count() > 0)
+        .then(pl.col("compute_s").filter(pl.col("matrix")).sum())
+        .alias("matrix_s"),
+        pl.when(pl.col("compute_s").count() > 0).then(pl.col("compute_s").sum()).alias("compute_s"),
+        pl.col("helper").all().alias("helper"),
+        pl.col("dtype").max().alias("dtype"),
+    )
+
+
+def _leading(frame: pl.DataFrame, keys: list[str], column: str) -> pl.DataFrame:
+    """The value of ``column`` with the most time, per group."""
+    by_value = frame.group_by([*keys, column]).agg(pl.col("duration").sum().alias("time"))
+    return by_value.sort("time", column, descending=[True, False]).unique(keys, keep="first").select(*keys, column)
+
+
+def _evidence(frame: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
+    by_kind = frame.group_by([*keys, "evidence"]).agg(pl.col("duration").sum().alias("time"))
+    total = by_kind.group_by(keys).agg(pl.col("time").sum().alias("total"))
+    shares = by_kind.join(total, on=keys).sort([*keys, "evidence"])
+    found: dict[tuple[Any, ...], dict[str, float]] = {}
+    for *key, kind, time, whole in shares.select(*keys, "evidence", "time", "total").iter_rows():
+        found.setdefault(tuple(key), {})[kind] = time / whole if whole else 0.0
+    return found
+
+
+def _rows(
+    sums: pl.DataFrame, keys: list[str], evidence: Mapping[tuple[Any, ...], dict[str, float]], why: Why
+) -> list[dict[str, Any]]:
+    """One dictionary per group with ratios, bound and reason."""
+    rows = []
+    for row in sums.iter_rows(named=True):
+        rows.append(_ratios_of(row, why) | {"evidence": evidence[tuple(row[key] for key in keys)]})
+    return rows
+
+
+@dataclass(frozen=True)
+class Why:
+    """What reasons are made of."""
+
+    ceiling: Ceiling
+    choice: ModelChoice
+    kv_known: bool
+
+
+def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
+    """The row with intensity, MFU, MBU, bound, headroom and reason filled in."""
+    out = dict(row)
+    notes: list[str] = []
+    op_class = row["op_class"]
+    flop, total_bytes = row["flop"], row["bytes"]
+    out["count_per_step"] = row["count"] / row["steps"] if row["steps"] else None
+    both = flop is not None and total_bytes is not None and total_bytes > 0
+    out["arithmetic_intensity"] = flop / total_bytes if both else None
+    matrix = op_class in MATRIX_OPS
+    mfu = mbu = ratios.Ratio(None)
+    if op_class in _NO_RATIO:
+        notes.append(_NO_RATIO[op_class])
+    elif row["helper"] and total_bytes == 0:
+        notes.append("its work is counted with the kernel it completes")
+    elif flop is None and total_bytes is None:
+        notes.append(_unknown_work(row, why))
+    else:
+        if matrix and row["matrix_s"] is not None and row["compute_ms"]:
+            peak = _effective_peak(row)
+            mfu = ratios.mfu(flop or 0.0, row["compute_ms"] / 1e3, peak, boost_pct=why.ceiling.boost_pct)
+        if row["memory_s"] is not None and row["memory_ms"] and why.ceiling.bandwidth_gbps:
+            mbu = _row_mbu(row, why.ceiling)
+        notes += [each.reason for each in (mfu, mbu) if each.reason]
+        if matrix and flop is None:
+            notes.append(_unknown_work(row, why))
+        if row["bytes_ms"] < 0.995 * row["total_ms"]:
+            notes.append(f"work known for {100 * row['bytes_ms'] / row['total_ms']:.0f}% of its time")
+        if why.ceiling.reason and row["memory_s"] is None:
+            notes.append(why.ceiling.reason)
+        elif matrix and flop is not None and row["matrix_s"] is None:
+            notes.append(f"no peak known for {DTYPES[row['dtype']] or 'its data type'}")
+    out["mfu_pct"], out["mbu_pct"] = mfu.pct, mbu.pct
+    verdict = _verdict(row, mfu, mbu, communication=op_class == "collective")
+    out["bound"], out["headroom_ms"] = verdict.bound, verdict.headroom_ms
+    if verdict.bound == "latency" and verdict.roofline_share is not None:
+        notes.append(f"roofline time is {100 * verdict.roofline_share:.0f}% of its time: neither ceiling binds")
+    out["reason"] = "; ".join(dict.fromkeys(note for note in notes if note)) or None
+    out["work_source"] = row["source"] if total_bytes is not None or flop is not None else "unknown"
+    out["dtype"] = DTYPES[row["dtype"]] or None
+    return out
+
+
+def _effective_peak(row: Mapping[str, Any]) -> float:
+    """TFLOP/s that the row's FLOPs would need to run in its ideal time: the peak, or the mix of several."""
+    return float(row["flop"] / row["matrix_s"] / 1e12) if row["matrix_s"] else float("inf")
+
+
+def _row_mbu(row: Mapping[str, Any], ceiling: Ceiling) -> ratios.Ratio:
+    seconds = row["memory_ms"] / 1e3
+    bandwidth = row["bytes"] / row["memory_s"] / 1e9 if row["memory_s"] else ceiling.bandwidth_gbps or 0.0
+    per_launch = row["bytes"] / max(row["bytes_count"], 1)
+    ratio = ratios.mbu(row["bytes"], seconds, bandwidth)
+    if ratio.pct is None or ratio.pct > 100.0:
+        alone = ratios.mbu(per_launch, seconds / max(row["bytes_count"], 1), bandwidth, l2_bytes=ceiling.l2_bytes)
+        return alone if alone.l2_resident else ratio
+    return ratio
+
+
+def _verdict(row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, communication: bool) -> ratios.Verdict:
+    refused = (mfu.pct is None and mfu.reason) or (mbu.pct is None and mbu.reason)
+    if communication:
+        return ratios.Verdict("communication", None)
+    if refused or not row["known_ms"] or row["compute_s"] is None or row["memory_s"] is None:
+        return ratios.Verdict("unknown", None)
+    if row["helper"] and row["bytes"] == 0:
+        return ratios.Verdict("latency", row["total_ms"])
+    return ratios.verdict(row["known_ms"] / 1e3, row["compute_s"], row["memory_s"])
+
+
+def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
+    """Why nothing is known of a row's work."""
+    op_class, phase = row["op_class"], row["phase"]
+    if not row["steps"]:
+        return "outside every step"
+    if phase in ("other", "unknown"):
+        return f"phase {phase}: its tokens are not known"
+    if op_class == "attention" and why.choice.rank is not None:
+        return "KV lengths are not in the capture"
+    if op_class in (*MATRIX_OPS, "norm", "rope", "kv_write", "activation", "embedding"):
+        return why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
+    return "no formula for this kind of kernel"
+
+
+def kernel_table(
+    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, frame: pl.DataFrame, why: Why
+) -> pl.DataFrame:
+    """KERNEL_TABLE: one row per (name, own phase), the most time first."""
+    keys = ["name_id", "op_class", "phase"]
+    sums = _sums(frame, keys).join(_leading(frame, keys, "source"), on=keys, how="left")
+    sums = sums.with_columns(source=_source_names(sums["source"])).sort(
+        "total_ms", "name_id", "phase", descending=[True, False, False]
+    )
+    rows = _rows(sums, keys, _evidence(frame, keys), why)
+    named = pl.DataFrame(
+        {
+            "name_id": trace.names["name_id"],
+            "name": trace.names["name"],
+            "library": facts["library"],
+            "readable": facts["short_name"],
+        }
+    )
+    info = {
+        row["name_id"]: row
+        for row in named.filter(pl.col("name_id").is_in(sums["name_id"].implode())).iter_rows(named=True)
+    }
+    launches = _launch_facts(trace, phases, keys)
+    for row in rows:
+        about = info[row["name_id"]]
+        row.update(name=about["name"], short_name=about["readable"], library=about["library"])
+        row.update(launches.get((row["name_id"], row["phase"]), {}))
+    return _frame(rows, KERNEL_TABLE)
+
+
+def op_class_table(frame: pl.DataFrame, why: Why) -> pl.DataFrame:
+    """OP_CLASS_TABLE: the same numbers by (op class, phase)."""
+    keys = ["op_class", "phase"]
+    sums = _sums(frame, keys).join(_leading(frame, keys, "source"), on=keys, how="left")
+    sums = sums.with_columns(source=_source_names(sums["source"])).sort(
+        "total_ms", "op_class", "phase", descending=[True, False, False]
+    )
+    return _frame(_rows(sums, keys, _evidence(frame, keys), why), OP_CLASS_TABLE)
+
+
+def _source_names(codes: pl.Series) -> pl.Series:
+    return codes.cast(pl.UInt32).cast(pl.Enum(WORK_SOURCES.categories)).cast(pl.String)
+
+
+def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(
+        [pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()]
+    )
+
+
+def _launch_facts(trace: Trace, phases: PhaseResult, keys: list[str]) -> dict[tuple[int, str], dict[str, Any]]:
+    """Blocks, waves, coverage and tail of the median launch of each (name, phase)."""
+    kernels = phases.kernels.filter(pl.col("in_window").fill_null(False))
+    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
+    threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
+    grouped = kernels.group_by("name_id", "phase").agg(
+        blocks.median().alias("blocks"),
+        threads.median().alias("threads"),
+        pl.col("registers").median(),
+        pl.col("shared_memory_bytes").median(),
+        pl.col("cluster_size").median(),
+        pl.col("device_index").min(),
+    )
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    limits = {row["device_index"]: _limits(row) for row in trace.devices.iter_rows(named=True)}
+    for device, own in grouped.partition_by("device_index", as_dict=True).items():
+        limit = limits.get(device[0])
+        column = {c: own[c].fill_null(0).cast(pl.Int64).to_numpy() for c in own.columns if c not in ("phase",)}
+        result = None
+        if limit is not None:
+            result = waves(
+                column["blocks"],
+                column["threads"],
+                column["registers"],
+                column["shared_memory_bytes"],
+                limit,
+                column["cluster_size"],
+            )
+        for index, (name, phase) in enumerate(own.select("name_id", "phase").iter_rows()):
+            facts: dict[str, Any] = {"blocks": int(column["blocks"][index]) or None}
+            if result is not None and facts["blocks"]:
+                facts["sm_coverage_pct"] = float(result.sm_coverage_pct[index])
+                if not np.isnan(result.waves[index]):
+                    facts["waves"] = float(result.waves[index])
+                    facts["tail_waste_pct"] = float(result.tail_waste_pct[index])
+            found[name, phase] = facts
+    return found
+
+
+def _limits(device: Mapping[str, Any]) -> SmLimits | None:
+    if not device["sm_count"]:
+        return None
+    return SmLimits(
+        sm_count=device["sm_count"],
+        max_warps=device["max_warps_per_sm"] or None,
+        max_blocks=device["max_blocks_per_sm"] or None,
+        registers=device["registers_per_sm"] or None,
+        shared_memory_bytes=device["shared_memory_per_sm_bytes"] or None,
+    )
+
+
+def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any]) -> dict[str, Any]:
+    """Ceilings per data type, a point per (op class, phase) with known work, and a centroid per phase."""
+    lines = []
+    for ceiling in ceilings:
+        for dtype, peak in sorted(ceiling.peak_tflops.items(), key=lambda item: -item[1]):
+            lines.append(
+                {
+                    "device_index": ceiling.device_index,
+                    "gpu_name": ceiling.gpu_name,
+                    "dtype": dtype,
+                    "peak_tflops": peak,
+                    "bandwidth_gbps": ceiling.memory_bandwidth_gbps,
+                    "ridge": ceiling.ridge(dtype),
+                    "source": ceiling.ceiling_source,
+                }
+            )
+    points = []
+    columns = ("op_class", "phase", "flop", "bytes", "arithmetic_intensity", "mfu_pct", "mbu_pct", "total_ms", "bound")
+    for row in op_classes.select(columns).iter_rows(named=True):
+        if row["arithmetic_intensity"] is None or not row["total_ms"]:
+            continue
+        seconds = row["total_ms"] / 1e3
+        points.append({**row, "tflops": row["flop"] / seconds / 1e12, "gbps": row["bytes"] / seconds / 1e9})
+    centroids = []
+    for phase in ("prefill", "decode", "mixed"):
+        own = [point for point in points if point["phase"] == phase]
+        if not own:
+            continue
+        flop, size, ms = (sum(point[key] for point in own) for key in ("flop", "bytes", "total_ms"))
+        centroids.append(
+            {
+                "phase": phase,
+                "arithmetic_intensity": flop / size if size else None,
+                "tflops": flop / ms / 1e9,
+                "total_ms": ms,
+            }
+        )
+    return {"ceilings": lines, "points": points, "centroids": centroids, "conventions": list(CONVENTIONS)}
