@@ -14,6 +14,8 @@ import numpy as np
 
 from .columns import Bools, Columns, Ints
 
+MAX_HEAD = 64  # kernels between two attention launches that are compared to find where a layer begins
+MOVED_GAP_NS = 20_000  # an idle gap longer than this, and three times the one at the sampler, ends the earlier step
 LAYER_SHARE = (
     0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
 )
@@ -41,7 +43,9 @@ class LaneView:
     sampling: Bools
     embedding: Bools
     helper: Bools  # metadata, copies, indexing: may stand on either side of a seam
+    trailing: Bools  # reductions and collectives: behind a last GEMM they belong to it
     sendrecv: Bools
+    grid: Ints
     replay: Ints
     host_copies: Ints  # times of copies to the host on this device, sorted
 
@@ -63,7 +67,9 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies
         sampling=columns.is_op("sampling")[rows] & ~marks,
         embedding=columns.is_op("embedding")[rows],
         helper=columns.is_op("step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce")[rows],
+        trailing=columns.is_op("gemm_reduce", "collective")[rows],
         sendrecv=columns.is_op("collective")[rows],
+        grid=columns.grid_x[rows],
         replay=replay[rows],
         host_copies=copies,
     )
@@ -78,8 +84,7 @@ def find_sequence_steps(lane: LaneView) -> Sequence:
     seam, kind = find_seams(lane, first, last)
     seam = mend_seams(lane, seam, first, last)
     seams = np.flatnonzero(seam)
-    cuts = np.array([cut_in(lane, int(last[g]) + 1, int(first[g + 1])) for g in seams], dtype=np.int64)
-    starts = np.concatenate([[0], cuts])
+    starts = np.concatenate([[0], cut_seams(lane, first, last, seams)])
     step = np.searchsorted(starts, np.arange(count), side="right") - 1
     attention = np.diff(np.concatenate([[0], seams + 1, [len(first)]]))
     return Sequence(step, attention, common_layers(attention), kind)
@@ -169,43 +174,81 @@ def common_layers(attention: Ints) -> int | None:
     return int(len(weight) - 1 - weight[::-1].argmax()) or None
 
 
-def cut_in(lane: LaneView, low: int, high: int) -> int:
-    """Row of the first kernel of the later step in the stretch [low, high) between two attention launches."""
-    span = slice(low, high)
-    gemm_rows = np.flatnonzero(lane.gemm[span]) + low
-    limit = int(gemm_rows[-1]) if len(gemm_rows) else high
-    sampler = np.flatnonzero(lane.sampling[low:limit]) + low
-    replay = lane.replay
-    if len(sampler):
-        return after_gap(lane, int(sampler[-1]) + 1, first_work(lane, int(sampler[-1]) + 1, limit))
-    if replay[low - 1] != replay[min(high, len(replay) - 1)]:
-        own = np.flatnonzero(replay[span] == replay[high]) if replay[high] >= 0 else np.zeros(0, np.int64)
-        limit = low + int(own[0]) if len(own) else limit
-        gemm_rows = gemm_rows[gemm_rows < limit]
-    embedding = np.flatnonzero(lane.embedding[low:limit]) + low
-    if len(embedding) > 1 or (len(embedding) == 1 and count_between(gemm_rows, int(embedding[0]), limit) == 0):
-        opening = int(embedding[-1])
-        head = gemm_rows[gemm_rows < opening]
-        return after_gap(lane, int(head[-1]) + 1 if len(head) else low, opening)
-    closing = gemm_rows[gemm_rows < limit]
-    return after_gap(lane, int(closing[-1]) + 1 if len(closing) else low, limit)
+def cut_seams(lane: LaneView, first: Ints, last: Ints, seams: Ints) -> Ints:
+    """For each seam the row of the later step's first kernel.
+
+    The later step has begun where the kernels before its attention are those of its other layers (``opening``), where
+    its graph replay starts, or at its embedding. The earlier step has ended with its sampler, else with its last GEMM
+    (lm_head) and what belongs to it, or with its replay. Between the two stand metadata and copies: they belong to
+    the later step, unless a clearly larger idle gap lies behind them.
+    """
+    low, high = last[seams] + 1, first[seams + 1]
+    opening = head_of_layer(lane, first, last, seams, low, high)
+    before, after = lane.replay[low - 1], lane.replay[high]
+    rows = np.arange(len(lane.start))
+    changed = before != after
+    begins = np.full(int(lane.replay.max(initial=-1)) + 2, len(rows))
+    np.minimum.at(begins, lane.replay, rows)
+    ends = np.full(int(lane.replay.max(initial=-1)) + 2, -1)
+    np.maximum.at(ends, lane.replay, rows)
+    opening = np.where(changed & (after >= 0), np.minimum(opening, np.maximum(begins[after], low)), opening)
+    sampler = latest(lane.sampling, opening, low)
+    gemm = latest(lane.gemm, opening, low)
+    replayed = np.where(changed & (before >= 0), np.minimum(ends[before], opening - 1), -1)
+    base = np.where(sampler >= 0, np.maximum(sampler, replayed), np.maximum(gemm, replayed)) + 1
+    base = np.maximum(base, low)
+    base = np.where(sampler >= 0, base, np.minimum(earliest(~lane.trailing, base), opening))
+    begun = np.where(sampler >= 0, earliest(lane.embedding | ~lane.helper, base), earliest(lane.embedding, base))
+    opening = np.maximum(np.minimum(opening, begun), base)
+    return behind_gaps(lane, base, opening)
 
 
-def count_between(rows: Ints, low: int, high: int) -> int:
-    """How many of the sorted ``rows`` lie strictly between two rows."""
-    return int(np.searchsorted(rows, high) - np.searchsorted(rows, low, side="right"))
+def head_of_layer(lane: LaneView, first: Ints, last: Ints, seams: Ints, low: Ints, high: Ints) -> Ints:
+    """Where the kernels before a step's first attention begin to be those before its second one (same name and grid).
+
+    Where a step has one layer only, or nothing matches, the last GEMM before the attention.
+    """
+    following = np.minimum(seams + 2, len(first) - 1)
+    floor, other = last[seams + 1] + 1, first[following]
+    alive = (seams + 2 < len(first)) & (lane.replay[high] == lane.replay[other])
+    length = np.zeros(len(seams), dtype=np.int64)
+    for back in range(1, MAX_HEAD + 1):
+        mine, theirs = high - back, other - back
+        alive = alive & (mine >= low) & (theirs >= floor)
+        if not alive.any():
+            break
+        mine, theirs = np.maximum(mine, 0), np.maximum(theirs, 0)
+        alive &= (lane.name[mine] == lane.name[theirs]) & (lane.grid[mine] == lane.grid[theirs])
+        length += alive
+    matched = high - length
+    gemm = latest(lane.gemm, high, low)
+    fallback = np.where(gemm >= 0, gemm, high)
+    return np.where(lane.gemm[matched] | (latest(lane.gemm, high, matched) >= 0), matched, fallback)
 
 
-def first_work(lane: LaneView, low: int, high: int) -> int:
-    """First row from ``low`` on that is neither metadata nor copy: the step has begun by then."""
-    work = np.flatnonzero(~lane.helper[low:high] | lane.embedding[low:high])
-    return low + int(work[0]) if len(work) else high
+def latest(flags: Bools, before: Ints, floor: Ints) -> Ints:
+    """The last flagged row in [floor, before) for each pair, -1 where none is."""
+    seen = np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1))
+    found = np.where(before > 0, seen[np.maximum(before - 1, 0)], -1)
+    return np.where(found >= floor, found, -1)
 
 
-def after_gap(lane: LaneView, low: int, high: int) -> int:
-    """Cut at ``low``, or after a clearly larger idle gap between ``low`` and ``high``: what ran before it is the past."""
-    if high <= low or low == 0:
-        return low
-    gaps = lane.start[low : high + 1][: high - low + 1] - np.maximum.accumulate(lane.end[low - 1 : high])
-    widest = int(gaps.argmax())
-    return low + widest if gaps[widest] > max(20_000, 3 * int(gaps[0])) else low
+def earliest(flags: Bools, start: Ints) -> Ints:
+    """The first flagged row from each start on, the number of rows where none is."""
+    count = len(flags)
+    marks = np.where(flags, np.arange(count), count)
+    ahead = np.append(np.minimum.accumulate(marks[::-1])[::-1], count)
+    return ahead[np.minimum(start, count)]
+
+
+def behind_gaps(lane: LaneView, base: Ints, opening: Ints) -> Ints:
+    """Cut at ``base``, or behind a clearly larger idle gap between it and ``opening``: what ran before it is the past."""
+    reach = np.maximum.accumulate(lane.end)
+    gap = np.zeros(len(lane.start) + 1, dtype=np.int64)
+    gap[1:-1] = lane.start[1:] - reach[:-1]
+    stretch = np.stack([base, np.minimum(opening, len(lane.start) - 1) + 1], axis=1).ravel()
+    widest = np.maximum.reduceat(gap, np.minimum(stretch, len(gap) - 1))[::2] if len(base) else base
+    cuts = base.copy()
+    for seam in np.flatnonzero((widest > np.maximum(MOVED_GAP_NS, 3 * gap[base])) & (opening > base)):
+        cuts[seam] = base[seam] + int(gap[base[seam] : opening[seam] + 1].argmax())
+    return cuts
