@@ -15,17 +15,28 @@ _WIDE = 200  # a piped listing is for grep: one line a row
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> None:
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    width = console.width if console.is_terminal else _WIDE
+    """A table whose first column never breaks; a narrow terminal loses the columns before the last, one by one."""
+    wide = None if sys.stdout.isatty() else _WIDE
+    console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
+    kept = list(range(len(columns)))
+    while len(kept) > 2 and _least_width(columns, rows, kept) > console.width:
+        del kept[-2]
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
-    for index, name in enumerate(columns):
+    for index in kept:
+        last = index == len(columns) - 1
         table.add_column(
-            name, justify="left" if index < left or index >= len(columns) - 1 else "right", overflow="fold"
+            columns[index], justify="left" if index < left or last else "right", no_wrap=not last, overflow="fold"
         )
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(Text(title), width=width)
-    console.print(table, width=width)
+        table.add_row(*(Text(row[index]) for index in kept))
+    console.print(Text(title))
+    console.print(table)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
+    """Characters that the kept columns need, the last one folded to 16."""
+    widths = [max(len(columns[i]), *(len(row[i]) for row in rows)) for i in kept[:-1]]
+    return sum(widths) + 2 * len(kept) + 16
 
 
 def _cell(value: float | None) -> str:
