@@ -118,7 +118,9 @@ def test_dcgmi_dmon_with_times(tmp_path):
 
 
 def test_shares_already_in_percent(tmp_path):
-    text = DCGM.replace("0.912", " 91.2").replace("1.000", "100.0").replace("0.301", " 30.1").replace("0.250", " 25.0")
+    text = (
+        DCGM.replace(" 0.912", " 91.2").replace(" 1.000", " 100.").replace(" 0.301", " 30.1").replace(" 0.250", " 25.0")
+    )
     found = read_counters(capture(devices=(0, 1)), dcgm=write(tmp_path, text))
     assert found["sm_active_pct"].to_list() == pytest.approx([91.2, 100])
 
