@@ -5,18 +5,17 @@ Both APIs share CUPTI_ACTIVITY_KIND_RUNTIME; names carry a version suffix (``cud
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import polars as pl
 
+from ..api_names import GRAPH_LAUNCH, KERNEL_LAUNCH, kind_of_call, plain_name
 from ..trace import API_CALLS, API_KINDS, LAUNCH_KINDS, LAUNCHES, Schema, empty
 from .columns import Wanted, read_columns
-from .kernels import Context
-from .rows import Columns, in_order, keep, keep_valid_times, process_of, to_frame
+from .context import Context, valid
+from .rows import Columns, in_order, keep, process_of, to_frame, usable_correlation
 from .strings import TextPool, dense
 
-LAUNCHING = frozenset({"kernel", "graph"})
+LAUNCHING = frozenset({KERNEL_LAUNCH, GRAPH_LAUNCH})
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 COLUMNS = {
     "start_ns": Wanted("start", "i64"),
@@ -25,51 +24,23 @@ COLUMNS = {
     "correlation_id": Wanted("correlationId", "i64"),
     "name": Wanted("nameId", "i32"),
 }
-SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds|_spt)+$")
-
-# The first pattern found in a call's name (without its suffix) gives its kind; 'kernel' and 'graph' are launches.
-CALL_KINDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), kind)
-    for pattern, kind in (
-        (r"^(cuda|cu|hip)Graph\w*Instantiate|^(cuda|cu|hip)GraphExec", "other"),
-        (r"^(cuda|cu|hip)(Device)?GraphLaunch", "graph"),
-        (r"^(cuda|cu)Launch(Host|HostFunc)|^hipLaunchHostFunc", "other"),
-        (r"^(cuda|cu|hip)(Module|Ext)?Launch|^cuLaunch$|^cuLaunchGrid", "kernel"),
-        (r"^cudaLaunchCooperativeKernel|^hipExtLaunch|^__hipLaunch", "kernel"),
-        (r"Memset", "memset"),
-        (
-            r"Mem(Host)?(Alloc|Free|Pool)|Malloc|(cuda|hip)Free|Host(Alloc|Register|Unregister)|MemAddress|MemCreate|MemMap",
-            "malloc",
-        ),
-        (r"Memcpy|MemPrefetch|MemBatch", "copy"),
-        (r"Synchronize", "sync"),
-        (r"Event|StreamWait", "event"),
-    )
-)
 
 
-def call_name(name: str) -> str:
-    """A call's name without its version suffix."""
-    return SUFFIX.sub("", name)
-
-
-def call_kind(name: str) -> str:
-    """'kernel' or 'graph' for launches, else one of API_KINDS."""
-    return next((kind for pattern, kind in CALL_KINDS if pattern.search(name)), "other")
-
-
-def read_calls(context: Context, texts: TextPool) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The LAUNCHES and API_CALLS frames."""
+def read_calls(context: Context, texts: TextPool, only_process: int | None) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The LAUNCHES and API_CALLS frames; calls of an export without thread ids belong to ``only_process``, if any."""
     table = context.database.find(CALL_TABLE)
     if table is None:
         return empty(LAUNCHES), empty(API_CALLS)
-    columns = read_columns(context.database, table, COLUMNS).integers
-    columns = keep_valid_times(columns, "call", context.notes, offset=context.base.offset)
+    columns = valid(read_columns(context.database, table, COLUMNS).integers, "call", context, on_gpu=False)
     distinct, codes = dense(columns.pop("name"))
     known = context.strings.values(distinct)
-    names = [call_name(known.get(key, f"call {key}")) for key in distinct.tolist()]
-    kinds = [call_kind(name) for name in names]
-    columns["process"] = process_of(columns["thread"])
+    names = [plain_name(known.get(key, f"call {key}")) for key in distinct.tolist()]
+    kinds = [kind_of_call(name) for name in names]
+    process = process_of(columns["thread"])
+    if only_process is not None and process.size and (process == -1).all():
+        process = np.full(process.size, only_process, dtype=np.int64)
+    columns["process"] = process
+    columns["correlation_id"] = usable_correlation(columns["correlation_id"])
     columns["text_id"] = texts.add(names)[codes]
     columns["code"] = codes
     is_launch = np.array([kind in LAUNCHING for kind in kinds], dtype=bool)[codes]
@@ -86,3 +57,15 @@ def _of_kind(columns: Columns, kinds: list[str], schema: Schema, what: str, cont
     table = pl.Series("kind", [kind if kind in known else None for kind in kinds], dtype=dtype)
     columns = {**columns, "kind": table.gather(columns["code"])}
     return in_order(to_frame(columns, schema, what, context.notes))
+
+
+def opaque_launches(launches: pl.DataFrame, kernels: pl.DataFrame) -> int:
+    """Graph launch calls under whose correlation id no kernel was recorded."""
+    graphs = launches.filter((pl.col("kind") == GRAPH_LAUNCH) & (pl.col("correlation_id") >= 0))
+    if graphs.is_empty():
+        return 0
+    ids = graphs["correlation_id"].unique()
+    recorded = (
+        kernels.select("process", "correlation_id").filter(pl.col("correlation_id").is_in(ids.implode())).unique()
+    )
+    return graphs.join(recorded, on=["process", "correlation_id"], how="anti").height

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from .database import Database, decode, identifier
 
-Integers = npt.NDArray[np.int64] | npt.NDArray[np.int32]
+Integers = npt.NDArray[Any]  # int64 or int32
 MISSING = int(np.iinfo(np.int64).min)  # NULL in a 64-bit column; 32-bit ones have -1
 FAST_FROM_ROWS = 20_000  # below this, starting connectorx costs more than it saves
 RANGE_ROWS = 50_000  # less than one batch of connectorx (65,536)
@@ -84,7 +84,8 @@ def read_columns(database: Database, table: str, wanted: Mapping[str, Wanted], *
 def _constant(rows: int, kind: str) -> Integers:
     """A column that is NULL throughout; it takes no memory."""
     null = np.int32(-1) if kind == "i32" else np.int64(MISSING)
-    return np.broadcast_to(null, rows)
+    column: Integers = np.broadcast_to(null, rows)
+    return column
 
 
 @dataclass

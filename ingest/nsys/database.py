@@ -164,6 +164,14 @@ def damaged(path: Path, error: BaseException, intact: str = "") -> NotACaptureEr
     return NotACaptureError(f"{message} Copy it again from where it was made, or export it again: {NSYS_EXPORT}")
 
 
+def is_sound(database: Database) -> bool:
+    """Whether SQLite finds no fault in the structure of the file (it looks at all of it)."""
+    try:
+        return bool(database.connection.execute("PRAGMA quick_check(1)").fetchone() == ("ok",))
+    except sqlite3.Error:
+        return False
+
+
 def _check_size(path: Path) -> None:
     """Raise where the file is shorter than its own header says."""
     try:

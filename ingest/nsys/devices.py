@@ -17,18 +17,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..trace import DEVICES
-from .database import Database, as_int, as_text
+from .database import Database, as_int, as_text, identifier
 from .rows import Notes
+from .strings import dense
 
+Keys = npt.NDArray[np.int64]
 PID_MASK = 0xFFFFFF
 OTHER_VENDORS = ("intel", "microsoft", "virtio", "vmware", "llvmpipe", "matrox", "aspeed", "amd radeon(tm) graphics")
 GPU_COLUMNS = [
+    "vmId",
     "id",
     "name",
     "l2CacheSize",
@@ -72,6 +77,7 @@ class Gpu:
     shared_memory: int | None = None
     registers: int | None = None
     mig: bool = False
+    machine: int | None = None  # hardware and virtual-machine id, where the table has it: reports of nodes get merged
 
 
 @dataclass
@@ -85,46 +91,55 @@ class Device:
     sm_count: int | None = None
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """What TARGET_INFO_CUDA_DEVICE says of one (process, ordinal)."""
+
+    gpu_id: int
+    uuid: str | None
+    sm_count: int | None
+
+
 @dataclass
 class Places:
-    """Gives each (process, deviceId) its row of DEVICES, in order of first sight."""
+    """Gives each (process, deviceId) its row of DEVICES, in the order of processes and ordinals."""
 
     gpus: list[Gpu]
-    exact: Mapping[tuple[int, int], tuple[int, str | None, int | None]]  # (pid, ordinal) -> gpu id, uuid, SMs
+    exact: Mapping[tuple[int, int], Mapped]  # (OS pid, ordinal)
     database: Database
     notes: Notes
     devices: list[Device] = field(default_factory=list)
     _rows: dict[tuple[int, int], int] = field(default_factory=dict)
-    _keys: dict[object, int] = field(default_factory=dict)
+    _keys: dict[tuple[object, ...], int] = field(default_factory=dict)
 
-    def known_process(self, process: np.ndarray) -> np.ndarray:
+    def known_process(self, process: Keys) -> Keys:
         """``process`` with absent keys (-1) filled in where the capture has one process only."""
         absent = process == -1
         if not absent.any():
             return process
-        only = _only_process(self.database)
+        only = _process_of_host_rows(self.database)
         if only is None:
             self.notes.say("GPU rows without a process id could not be tied to one of several processes.")
             return process
         return np.where(absent, only, process)
 
-    def device_index(self, process: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
+    def single_process(self) -> int | None:
+        """The process of all GPU work placed so far; None where there are several or it is unknown."""
+        processes = {process for process, _ in self._rows}
+        return processes.pop() if len(processes) == 1 and -1 not in processes else None
+
+    def device_index(self, process: Keys, ordinal: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
         """The row of DEVICES of each event."""
         if process.size == 0:
             return np.empty(0, dtype=np.int32)
-        first, last = int(process[0]), int(ordinal[0])
-        if (process == first).all() and (ordinal == last).all():
-            return np.full(process.size, self._row(first, last), dtype=np.int32)
-        pairs = pl.DataFrame({"process": process, "ordinal": ordinal})
-        distinct = pairs.unique().sort("process", "ordinal")
-        index = [self._row(a, b) for a, b in distinct.iter_rows()]
-        joined = pairs.join(
-            distinct.with_columns(pl.Series("row", index, dtype=pl.Int32)),
-            on=["process", "ordinal"],
-            how="left",
-            maintain_order="left",
-        )
-        return joined["row"].to_numpy()
+        processes, process_codes = dense(process)
+        ordinals, ordinal_codes = dense(ordinal)
+        if processes.size == ordinals.size == 1:
+            return np.full(process.size, self._row(int(processes[0]), int(ordinals[0])), dtype=np.int32)
+        pairs, codes = dense(process_codes.astype(np.int64) * ordinals.size + ordinal_codes)
+        rows = [self._row(int(processes[pair // ordinals.size]), int(ordinals[pair % ordinals.size])) for pair in pairs]
+        index: npt.NDArray[np.int32] = np.array(rows, dtype=np.int32)[codes]
+        return index
 
     def _row(self, process: int, ordinal: int) -> int:
         pair = (process, ordinal)
@@ -133,35 +148,39 @@ class Places:
             if key not in self._keys:
                 self._keys[key] = len(self.devices)
                 self.devices.append(device)
+            elif device.mapping != "exact":
+                self.notes.say(
+                    f"Several processes call a GPU CUDA device {ordinal} and the capture does not say whether it is one "
+                    "GPU; it was counted as one."
+                )
             self._rows[pair] = self._keys[key]
         return self._rows[pair]
 
-    def _resolve(self, process: int, ordinal: int) -> tuple[object, Device]:
+    def _resolve(self, process: int, ordinal: int) -> tuple[tuple[object, ...], Device]:
+        machine = process >> 24 if process != -1 else None
+        gpus = [gpu for gpu in self.gpus if machine is None or gpu.machine in {None, machine}] or self.gpus
         match = self.exact.get((process & PID_MASK, ordinal))
         if match is not None:
-            gpu_id, uuid, sm_count = match
-            gpu = self._by_id(gpu_id, uuid)
-            return ("gpu", gpu_id, uuid), Device(ordinal, process, gpu, "exact" if gpu else "none", sm_count)
-        key = ("ordinal", ordinal)
-        candidates = [gpu for gpu in self.gpus if gpu.ordinal == ordinal]
+            same = [gpu for gpu in gpus if gpu.id == match.gpu_id]
+            named = [gpu for gpu in same if match.uuid is not None and gpu.uuid == match.uuid] or same
+            gpu = named[0] if named else _common(gpus)
+            mapping = "exact" if named else "one_name" if gpu else "none"
+            return ("gpu", machine, match.gpu_id, match.uuid), Device(ordinal, process, gpu, mapping, match.sm_count)
+        key = ("ordinal", machine, ordinal)
+        candidates = [gpu for gpu in gpus if gpu.ordinal == ordinal]
+        common = _common(gpus)
         if len(candidates) == 1:
-            if len(self.gpus) > 1:
+            if common is None:
                 self.notes.say(
-                    "The capture has no table of CUDA devices: GPUs were named by Nsight's own ordinals, "
+                    "The capture has no table of CUDA devices: its GPUs were told apart by Nsight's own ordinals, "
                     "which CUDA_VISIBLE_DEVICES can make wrong."
                 )
             return key, Device(ordinal, process, candidates[0], "ordinal")
-        names = {gpu.name for gpu in self.gpus}
-        if len(names) == 1:
-            return key, Device(ordinal, process, self.gpus[0], "one_name")
-        if names:
+        if common is not None:
+            return key, Device(ordinal, process, common, "one_name")
+        if gpus:
             self.notes.say(f"CUDA device {ordinal} could not be tied to one of the GPUs the capture lists.")
         return key, Device(ordinal, process, None, "none")
-
-    def _by_id(self, gpu_id: int, uuid: str | None) -> Gpu | None:
-        same = [gpu for gpu in self.gpus if gpu.id == gpu_id]
-        exact = [gpu for gpu in same if uuid is not None and gpu.uuid == uuid]
-        return (exact or same or [None])[0]
 
     def index_of_perfworks_id(self, perfworks_id: int) -> int | None:
         """The row of DEVICES of a GPU as the metrics sampler numbers it."""
@@ -174,6 +193,13 @@ class Places:
         """The DEVICES frame."""
         rows = [_device_row(index, device) for index, device in enumerate(self.devices)]
         return pl.DataFrame(rows, schema=dict(DEVICES), orient="row")
+
+
+def _common(gpus: list[Gpu]) -> Gpu | None:
+    """A GPU that stands for all: the one there is, or what all of one name have in common."""
+    if not gpus or len({gpu.name for gpu in gpus}) > 1:
+        return None
+    return gpus[0] if len(gpus) == 1 else replace(gpus[0], id=None, ordinal=None, perfworks_id=None, uuid=None)
 
 
 def _device_row(index: int, device: Device) -> tuple[object, ...]:
@@ -195,6 +221,12 @@ def read_places(database: Database, notes: Notes) -> Places:
     return Places(gpus, _exact_map(database), database, notes)
 
 
+def _machine(vm_id: object) -> int | None:
+    """``vmId`` is ``hardware << 56 | vm << 48``; small numbers of other writers say nothing."""
+    number = as_int(vm_id)
+    return number >> 48 if number is not None and number >> 48 else None
+
+
 def _positive(value: object) -> int | None:
     number = as_int(value)
     return number if number is not None and number > 0 else None
@@ -213,6 +245,7 @@ def _listed(database: Database) -> list[Gpu]:
             id=as_int(row["id"]),
             name=name,
             source="TARGET_INFO_GPU",
+            machine=_machine(row["vmId"]),
             ordinal=as_int(row["cuDevice"]) if row["cuDevice"] is not None else as_int(row["deviceId"]),
             perfworks_id=as_int(row["pwGpuId"]),
             uuid=as_text(row["uuid"]),
@@ -311,23 +344,26 @@ def _from_environment(database: Database) -> list[Gpu]:
     return gpus
 
 
-def _exact_map(database: Database) -> dict[tuple[int, int], tuple[int, str | None, int | None]]:
+def _exact_map(database: Database) -> dict[tuple[int, int], Mapped]:
     columns = ["gpuId", "cudaId", "pid", "uuid", "numMultiprocessors"]
     exact = {}
     for row in database.rows(database.find("TARGET_INFO_CUDA_DEVICE"), columns):
         gpu_id, ordinal, pid = as_int(row["gpuId"]), as_int(row["cudaId"]), as_int(row["pid"])
         if gpu_id is not None and ordinal is not None and pid is not None:
-            exact[pid & PID_MASK, ordinal] = gpu_id, as_text(row["uuid"]), _positive(row["numMultiprocessors"])
-    return exact
+            exact[pid & PID_MASK, ordinal] = Mapped(gpu_id, as_text(row["uuid"]), _positive(row["numMultiprocessors"]))
+    # One GPU is one device also where some of its rows lack the uuid.
+    without = {match.gpu_id for match in exact.values() if match.uuid is None}
+    return {pair: replace(match, uuid=None) if match.gpu_id in without else match for pair, match in exact.items()}
 
 
-def _only_process(database: Database) -> int | None:
+def _process_of_host_rows(database: Database) -> int | None:
     """The process key of the host rows, where all have the same one."""
-    for name, column in (("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"), ("NVTX_EVENTS", "globalTid")):
+    for name in ("CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
         table = database.find(name)
-        if table is None or column.lower() not in database.columns(table):
+        if table is None or "globaltid" not in database.columns(table):
             continue
-        row = database.connection.execute(f'SELECT min({column}), max({column}) FROM "{table}"').fetchone()
+        column = identifier(database.columns(table)["globaltid"])
+        row = database.connection.execute(f"SELECT min({column}), max({column}) FROM {identifier(table)}").fetchone()
         low, high = as_int(row[0]), as_int(row[1])
         if low is not None and high is not None:
             return low >> 24 if low >> 24 == high >> 24 else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..errors import CannotAnswerError
 from ..trace import Diagnostic, EvidenceGap
@@ -46,14 +46,15 @@ def nothing_on_gpu(
     *,
     calls: int,
     nvtx: bool,
-    rejected: int,
+    rejected: Mapping[str, int],
     diagnostics: Sequence[Diagnostic],
     partial: Sequence[str],
     tables: int,
 ) -> CannotAnswerError:
     """The error for a capture without kernels and without whole-graph launches."""
     if rejected:
-        first = f"{name}: none of its {rejected:,} GPU rows has a usable time."
+        reasons = "; ".join(f"{rows:,} {reason}" for reason, rows in rejected.items())
+        first = f"{name}: none of its {sum(rejected.values()):,} GPU rows has a usable time ({reasons})."
     else:
         first = f"{name} is an Nsight Systems export without kernels: no GPU work was recorded."
     seen = [f"{calls:,} CUDA calls" if calls else "", "NVTX ranges" if nvtx else ""]
@@ -68,7 +69,7 @@ def nothing_on_gpu(
 
 
 def gaps_in_evidence(
-    *, nvtx: bool, launches: int, opaque_graphs: bool, gpu_known: bool, gpu_metrics: bool, partial: Sequence[str]
+    *, nvtx: bool, launches: int, opaque_graphs: int, gpu_known: bool, gpu_metrics: bool, partial: Sequence[str]
 ) -> tuple[EvidenceGap, ...]:
     """What this capture does not hold, the gravest first."""
     gaps = []

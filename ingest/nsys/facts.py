@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 
 from ..trace import Diagnostic, ServingFacts
 from .database import Database, as_int, as_text
 from .serving_options import serving_facts
+from .vocabulary import vocabulary
 
 SEVERITIES = {1: "info", 2: "warning", 3: "error"}
 VERSION = re.compile(r"^\d+(\.\d+)*")
-
+COMMAND_WORD = re.compile(r"PROCESS_(\d+):(?:COMMAND|ARGUMENT_(\d+))")
+GRAPH_MODE_KEY = "CUDA_GRAPH_TRACE_OPTIONS:MODE"
 EXPORT_KEYS = frozenset(
     [
-        "EXPORT_PRODUCT_NAME",
         "EXPORT_PRODUCT_VERSION",
         "EXPORT_SCHEMA_VERSION",
         "EXPORT_PARAM_TIME_NORMALIZE",
@@ -30,40 +32,12 @@ EXPORT_KEYS = frozenset(
         "EXPORT_PARAM_TIMES_TO_EXPORT",
     ]
 )
-
-# Messages about loss and state. Only the text the pattern matches is kept: messages also hold paths and names.
-DIAGNOSTICS: tuple[re.Pattern[str], ...] = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"Not all [\w /-]{1,40} events might have been collected",
-        r"No (CUDA|NVTX|GPU metrics?) events collected",
-        r"CUDA profiling might have not been started correctly",
-        r"Installed CUDA driver version \([\d.]+\) is not supported by this build",
-        r"Couldn't allocate CUPTI bufer",
-        r"Couldn't allocate CUPTI buffer",
-        r"Reached the size limit on recording trace events",
-        r"CUDA hardware tracing is not supported on this system",
-        r"A legacy \(software instrumented\) trace was collected instead",
-        r"CUDA legacy/software instrumented trace was collected",
-        r"CUDA hardware (event )?trac\w+ (was|is) (collected|enabled|used)",
-        r"Number of (CUDA|NVTX|GPU metrics?|CUPTI) events (collected|produced):\s*\d+",
-        r"\d+ (CUDA|NVTX|CUPTI|GPU metrics?)?\s*(events|records|samples) (were|was|have been) (lost|dropped|discarded)",
-        r"(Some|Dropped|Lost) [\w ]{0,30}(events|records|samples)( (were|was|have been) (lost|dropped|discarded))?",
-        r"(CUDA|CUPTI|NVTX|GPU metrics?) [\w ]{0,40}(failed|not available|permission|insufficient)[\w ]{0,30}",
-        r"Insufficient privilege[\w ,]{0,60}",
-        r"ERR_NVGPUCTRPERM",
-        r"GPU metrics?[\w ]{0,40}(missing data|buffer overflow|overflow)",
-        r"Buffer (overflow|overrun)[\w ]{0,30}",
-        r"(Target|Profiled) (application|process) (terminated|crashed|was killed)[\w ]{0,30}",
-    )
-)
-SOFTWARE_TRACE = re.compile(r"software instrumented", re.IGNORECASE)
-HARDWARE_TRACE = re.compile(r"CUDA hardware (event )?trac\w+ (was|is) (collected|enabled|used)", re.IGNORECASE)
+PARTIAL_EXPORT = {"EXPORT_PARAM_TABLES_TO_EXPORT": "tables", "EXPORT_PARAM_TIMES_TO_EXPORT": "times"}
 
 
 @dataclass(frozen=True)
 class SelfDescription:
-    """The allow-listed facts of one file."""
+    """The allow-listed facts of one file; every one of them may be absent."""
 
     export: Mapping[str, str]
     product_version: str | None
@@ -72,12 +46,11 @@ class SelfDescription:
     hardware_trace: bool | None
     serving: ServingFacts
     diagnostics: tuple[Diagnostic, ...]
-    partial_export: tuple[str, ...] = ()
-    command_seen: bool = field(default=False)
+    partial_export: tuple[str, ...]
 
 
 def read_facts(database: Database) -> SelfDescription:
-    """The allow-listed facts of one file; every one of them may be absent."""
+    """The allow-listed facts of one file."""
     export = _export_keys(database)
     capture = database.rows(database.find("META_DATA_CAPTURE"), ["name", "value"])
     diagnostics = _diagnostics(database)
@@ -89,21 +62,13 @@ def read_facts(database: Database) -> SelfDescription:
         hardware_trace=_hardware_trace(diagnostics),
         serving=serving_facts(_command_lines(capture)),
         diagnostics=diagnostics,
-        partial_export=tuple(
-            label
-            for key, label in (
-                ("EXPORT_PARAM_TABLES_TO_EXPORT", "tables"),
-                ("EXPORT_PARAM_TIMES_TO_EXPORT", "times"),
-            )
-            if export.get(key)
-        ),
+        partial_export=tuple(label for key, label in PARTIAL_EXPORT.items() if export.get(key)),
     )
 
 
 def _export_keys(database: Database) -> dict[str, str]:
-    table = database.find("META_DATA_EXPORT", "EXPORT_META_DATA")
     found: dict[str, str] = {}
-    for row in database.rows(table, ["name", "value"]):
+    for row in database.rows(database.find("META_DATA_EXPORT", "EXPORT_META_DATA"), ["name", "value"]):
         name, value = as_text(row["name"]), as_text(row["value"])
         if name in EXPORT_KEYS and value is not None:
             found.setdefault(name, value)
@@ -117,7 +82,7 @@ def _version(text: str | None) -> str | None:
 
 def _graph_mode(capture: list[dict[str, object]]) -> str | None:
     for row in capture:
-        if str(row["name"]).endswith("CUDA_GRAPH_TRACE_OPTIONS:MODE"):
+        if str(row["name"]).endswith(GRAPH_MODE_KEY):
             mode = (as_text(row["value"]) or "").lower()
             if mode in {"graph", "node"}:
                 return mode
@@ -125,30 +90,34 @@ def _graph_mode(capture: list[dict[str, object]]) -> str | None:
 
 
 def _hardware_trace(diagnostics: tuple[Diagnostic, ...]) -> bool | None:
-    if any(SOFTWARE_TRACE.search(message.text) for message in diagnostics):
+    patterns = vocabulary()["diagnostics"]
+    said = " ".join(message.text for message in diagnostics)
+    if re.search(patterns["software_trace"], said, re.IGNORECASE):
         return False
-    return True if any(HARDWARE_TRACE.search(message.text) for message in diagnostics) else None
+    return True if re.search(patterns["hardware_trace"], said, re.IGNORECASE) else None
 
 
 def _command_lines(capture: list[dict[str, object]]) -> list[list[str]]:
-    """The recorded command line of each process: PROCESS_n:COMMAND and its PROCESS_n:ARGUMENT_m in order."""
+    """The recorded command line of each process: its COMMAND, then its ARGUMENTs in order."""
     words: dict[int, dict[int, str]] = {}
     for row in capture:
-        match = re.fullmatch(r"PROCESS_(\d+):(?:COMMAND|ARGUMENT_(\d+))", str(row["name"]))
+        match = COMMAND_WORD.fullmatch(str(row["name"]))
         text = as_text(row["value"])
         if match and text is not None:
             words.setdefault(int(match[1]), {})[-1 if match[2] is None else int(match[2])] = text
     return [[arguments[place] for place in sorted(arguments)] for _, arguments in sorted(words.items())]
 
 
+@cache
+def _messages() -> re.Pattern[str]:
+    return re.compile("|".join(vocabulary()["diagnostics"]["loss_and_state"]), re.IGNORECASE)
+
+
 def _diagnostics(database: Database) -> tuple[Diagnostic, ...]:
     found: dict[tuple[str, str], None] = {}
     for row in database.rows(database.find("DIAGNOSTIC_EVENT"), ["severity", "text"]):
-        text = as_text(row["text"]) or ""
-        for pattern in DIAGNOSTICS:
-            match = pattern.search(text)
-            if match:
-                severity = SEVERITIES.get(as_int(row["severity"]) or 0, "info")
-                found[severity, " ".join(match[0].split())] = None
-                break
+        match = _messages().search(as_text(row["text"]) or "")
+        if match:
+            severity = SEVERITIES.get(as_int(row["severity"]) or 0, "info")
+            found[severity, " ".join(match[0].split())] = None
     return tuple(Diagnostic(severity, text) for severity, text in found)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..short_names import short_name
 from ..trace import COPIES, COPY_KINDS, GRAPH_LAUNCHES, KERNELS, empty
 from .columns import Integers, Wanted, read_columns
-from .database import Database
-from .devices import Places
-from .rows import Columns, Notes, in_order, keep_valid_times, process_of, to_frame
-from .strings import Strings, dense, short_name
-from .timebase import TimeBase, latest_start
+from .context import Context, place, valid
+from .rows import Columns, Notes, in_order, to_frame
+from .strings import dense
 
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -55,17 +52,6 @@ COPY_TABLES = (("CUPTI_ACTIVITY_KIND_MEMCPY", True), ("CUPTI_ACTIVITY_KIND_MEMSE
 COPY_KIND_OF |= {11: "h2d", 12: "d2h", 13: "d2d"}
 
 
-@dataclass
-class Context:
-    """What the readers of one file share."""
-
-    database: Database
-    base: TimeBase
-    strings: Strings
-    places: Places
-    notes: Notes
-
-
 def read_kernels(context: Context) -> tuple[pl.DataFrame, list[tuple[str, str]]]:
     """The KERNELS frame and the (name, short name) of each name id."""
     table = context.database.find(KERNEL_TABLE)
@@ -75,7 +61,7 @@ def read_kernels(context: Context) -> tuple[pl.DataFrame, list[tuple[str, str]]]
     if "demangledname" in context.database.columns(table):
         wanted = {name: column for name, column in wanted.items() if name != "mangled"}
     columns = read_columns(context.database, table, wanted).integers
-    columns = valid(columns, "kernel", context, zero_is_invalid=True)
+    columns = valid(columns, "kernel", context, on_gpu=True, zero_is_invalid=True)
     names, columns["name_id"] = _names(columns, context)
     place(columns, context)
     static, dynamic = columns.pop("static_shared"), columns["shared_memory_bytes"]
@@ -87,7 +73,7 @@ def read_kernels(context: Context) -> tuple[pl.DataFrame, list[tuple[str, str]]]
     return _without_repeats(in_order(frame), context.notes), names
 
 
-def zero_is_absent(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def zero_is_absent(ids: Integers) -> Integers:
     """Old exports hold 0 where newer ones hold NULL."""
     if ids.strides == (0,) or not (ids == 0).any():
         return ids
@@ -99,7 +85,8 @@ def _cluster_size(columns: Columns) -> Integers:
     axes = [columns.pop(name) for name in ("cluster_size", "cluster_y", "cluster_z")]
     if axes[0].strides == (0,):
         return np.zeros(axes[0].size, dtype=np.int32)
-    return np.maximum(axes[0], 0) * np.maximum(axes[1], 0) * np.maximum(axes[2], 0)
+    size: Integers = np.maximum(axes[0], 0) * np.maximum(axes[1], 0) * np.maximum(axes[2], 0)
+    return size
 
 
 def _without_repeats(frame: pl.DataFrame, notes: Notes) -> pl.DataFrame:
@@ -143,28 +130,13 @@ def _unknown_name(key: int) -> str:
     return f"kernel {key} (name not recorded)" if key >= 0 else "kernel (name not recorded)"
 
 
-def valid(columns: Columns, what: str, context: Context, *, zero_is_invalid: bool = False) -> Columns:
-    """The rows with times that can be true, on the Trace's clock."""
-    latest = latest_start(columns["start_ns"], context.base)
-    return keep_valid_times(
-        columns, what, context.notes, offset=context.base.offset, latest=latest, zero_is_invalid=zero_is_invalid
-    )
-
-
-def place(columns: Columns, context: Context) -> None:
-    """Put ``process`` (the process key) and ``device_index`` in the place of globalPid and deviceId."""
-    process = context.places.known_process(process_of(columns["process"]))
-    columns["process"] = process
-    columns["device_index"] = context.places.device_index(process, columns.pop("device"))
-
-
 def read_graph_launches(context: Context) -> pl.DataFrame:
     """The GRAPH_LAUNCHES frame: whole-graph rows, whose kernels are not recorded."""
     table = context.database.find(GRAPH_TABLE)
     if table is None:
         return empty(GRAPH_LAUNCHES)
     wanted = {**PLACE, "graph_id": Wanted("graphId", "i64"), "graph_exec_id": Wanted("graphExecId", "i64")}
-    columns = valid(read_columns(context.database, table, wanted).integers, "graph launch", context)
+    columns = valid(read_columns(context.database, table, wanted).integers, "graph launch", context, on_gpu=True)
     place(columns, context)
     return in_order(to_frame(columns, GRAPH_LAUNCHES, "graph launch", context.notes))
 
@@ -186,7 +158,7 @@ def _copies_of(context: Context, name: str, is_copy: bool) -> pl.DataFrame:
             "source": Wanted("srcDeviceId", "i32"),
             "target": Wanted("dstDeviceId", "i32"),
         }
-    columns = valid(read_columns(context.database, table, wanted).integers, "copy", context)
+    columns = valid(read_columns(context.database, table, wanted).integers, "copy", context, on_gpu=True)
     place(columns, context)
     columns["graph_node_id"] = zero_is_absent(columns["graph_node_id"])
     columns["bytes"] = np.maximum(columns["bytes"], 0)

@@ -15,31 +15,11 @@ import polars as pl
 
 from ..trace import GPU_METRICS, empty
 from .columns import MISSING, Wanted, read_columns
+from .context import Context
 from .database import as_int, as_text
-from .kernels import Context
 from .rows import in_order
+from .vocabulary import vocabulary
 
-# Column of the Trace -> the metric's names, matched from their beginning without regard to case. The first that a GPU
-# has is used; '[Avg' values are on another scale and never used.
-METRIC_NAMES: dict[str, tuple[str, ...]] = {
-    "sm_active_pct": ("sms active", "sm active", "sm__cycles_active"),
-    "tensor_active_pct": ("tensor active", "sm__inst_executed_pipe_tensor", "sm__pipe_tensor_cycles_active"),
-    "dram_read_pct": (
-        "dram read bandwidth",
-        "vram read bandwidth",
-        "dram__read_throughput",
-        "dramc__read_throughput",
-        "fbpa__dram_read_throughput",
-    ),
-    "dram_write_pct": (
-        "dram write bandwidth",
-        "vram write bandwidth",
-        "dram__write_throughput",
-        "dramc__write_throughput",
-        "fbpa__dram_write_throughput",
-    ),
-    "sm_clock_hz": ("gpc clock frequency", "gpc__cycles_elapsed"),
-}
 MEGAHERTZ_BELOW = 1e5  # a clock below this can only be in MHz
 JSON_BATCH = 100_000
 
@@ -49,7 +29,7 @@ def column_of(metric: str) -> tuple[str, int] | None:
     lowered = " ".join(metric.lower().split())
     if "[avg" in lowered:
         return None
-    for column, names in METRIC_NAMES.items():
+    for column, names in vocabulary()["gpu_metrics"].items():
         for rank, name in enumerate(names):
             if lowered.startswith(name):
                 return column, rank
@@ -150,11 +130,14 @@ def _wide(samples: pl.DataFrame, context: Context) -> pl.DataFrame:
     context.notes.reject("GPU metric: sampled before the capture (negative time)", invalid)
     samples = samples.with_columns(time_ns=pl.col("time_ns") - context.base.offset).filter(pl.col("time_ns") >= 0)
     wide = samples.group_by("time_ns", "device_index").agg(
-        [pl.col("value").filter(pl.col("column") == column).last().alias(column) for column in METRIC_NAMES]
+        [
+            pl.col("value").filter(pl.col("column") == column).last().alias(column)
+            for column in vocabulary()["gpu_metrics"]
+        ]
     )
     percent = [
         pl.when((pl.col(name) >= 0) & (pl.col(name) <= 110)).then(pl.col(name).clip(upper_bound=100.0)).alias(name)
-        for name in METRIC_NAMES
+        for name in vocabulary()["gpu_metrics"]
         if name.endswith("_pct")
     ]
     clock = pl.col("sm_clock_hz")

@@ -7,14 +7,16 @@ capture's end, unless its thread also has raw 36/38 rows, whose pairing is not r
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ..trace import MARKS, RANGE_KINDS, RANGES, empty
 from .columns import MISSING, Coded, Wanted, read_columns
-from .kernels import Context
-from .rows import Columns, in_order, keep, keep_valid_times, process_of, to_frame
+from .context import Context, valid
+from .rows import Columns, in_order, keep, process_of, to_frame
 from .strings import TextPool, dense
 
 NVTX_TABLE = "NVTX_EVENTS"
@@ -47,8 +49,8 @@ def read_ranges(context: Context, texts: TextPool, end_of_capture: int | None) -
         columns["event"] = event
     domains = _domains(keep(columns, event == DOMAIN), text, context)
     columns = keep(columns, np.isin(event, [MARK, *KINDS, POP, END]))
-    columns = _closed(columns, context, end_of_capture)
-    columns = keep_valid_times(columns, "NVTX", context.notes, offset=context.base.offset)
+    columns = _clipped(columns, context, end_of_capture)
+    columns = valid(columns, "NVTX", context, on_gpu=False)
     columns["process"] = process_of(columns["thread"])
     columns["text_id"] = _text_ids(columns.pop("text"), columns.pop("registered"), text, context, texts)
     columns["domain_text_id"] = _domain_ids(columns["process"], columns.pop("domain"), domains, texts)
@@ -76,9 +78,11 @@ def _ranges(columns: Columns) -> Columns:
     }
 
 
-def _closed(columns: Columns, context: Context, end_of_capture: int | None) -> Columns:
-    """Open ranges closed at the end of the capture, marks given their own time as end, raw pop and end rows gone."""
-    event, end = columns["event"], columns["end_ns"]
+def _clipped(columns: Columns, context: Context, end_of_capture: int | None) -> Columns:
+    """Ranges open at the capture's begin or end cut there, marks given their own time as end, raw pop and end rows
+    gone."""
+    event: Any = columns["event"]
+    end: Any = columns["end_ns"]
     raw = (event == POP) | (event == END)
     unpaired = (end == MISSING) & (event != MARK) & ~raw
     if raw.any():
@@ -89,6 +93,11 @@ def _closed(columns: Columns, context: Context, end_of_capture: int | None) -> C
         unpaired = unpaired[~(raw | unclear)]
         event, end = columns["event"], columns["end_ns"]
     columns["end_ns"] = end = np.where(event == MARK, columns["start_ns"], end)
+    before = (columns["start_ns"] < context.base.offset) & (end > context.base.offset) & (event != MARK)
+    before &= columns["start_ns"] != MISSING
+    if before.any():
+        context.notes.say(f"{int(before.sum()):,} NVTX ranges were open when the capture began; they begin there.")
+        columns["start_ns"] = np.where(before, context.base.offset, columns["start_ns"])
     if unpaired.any():
         last = end_of_capture + context.base.offset if end_of_capture is not None else int(end.max())
         context.notes.say(f"{int(unpaired.sum()):,} NVTX ranges were open when the capture ended; they end there.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -11,25 +12,27 @@ import polars as pl
 from ..errors import NotACaptureError, TraceAnalyzeError
 from ..sniff import NSYS_EXPORT, SQLITE_MAGIC
 from ..trace import CaptureFacts, Trace, build_trace
-from .calls import read_calls
-from .database import Database, damaged
+from .calls import opaque_launches, read_calls
+from .context import Context
+from .database import Database, damaged, is_sound
 from .devices import read_places
 from .evidence import gaps_in_evidence, nothing_on_gpu
 from .facts import SelfDescription, read_facts
-from .kernels import KERNEL_TABLE, Context, read_copies, read_graph_launches, read_kernels
+from .kernels import KERNEL_TABLE, read_copies, read_graph_launches, read_kernels
 from .metrics import read_gpu_metrics
 from .ranges import read_ranges
 from .rows import Notes
 from .strings import Strings, TextPool, names_frame
 from .timebase import find_time_base
+from .vocabulary import vocabulary
 
-NSYS_TABLES = (
-    "StringIds",
-    "CUPTI_ACTIVITY_KIND_",
-    "TARGET_INFO_",
-    "NVTX_EVENTS",
-    "META_DATA_EXPORT",
-    "EXPORT_META_DATA",
+OWN_TABLES = (
+    "stringids",
+    "cupti_activity_kind_",
+    "target_info_",
+    "nvtx_events",
+    "meta_data_export",
+    "export_meta_data",
 )
 OPTIONAL_TABLES = (
     "CUPTI_ACTIVITY_KIND_RUNTIME",
@@ -43,21 +46,24 @@ OPTIONAL_TABLES = (
     "META_DATA_CAPTURE",
     "StringIds",
 )
-# (a table that only this product has, what its database is)
-OTHER_DATABASES = (
-    ("op_instances", "a DLProf database"),
-    ("read_only_kernels", "a DLProf database"),
-    ("expert_systems_feedback", "a DLProf database"),
-    ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "an nvprof database"),
-    ("StringTable", "an nvprof database"),
-    ("rocpd_kernelapi", "a ROCm rocpd database"),
-    ("rocpd_string", "a ROCm rocpd database"),
-)
 
 
 def sniff(path: Path, head: bytes) -> bool:
     """Whether the file is a SQLite database; whose, its tables tell in ``read``."""
     return head.startswith(SQLITE_MAGIC) and path.is_file()
+
+
+@dataclass
+class _Progress:
+    """Which parts have been read: for the user, and for the message where reading fails."""
+
+    say: Callable[[str], None]
+    done: str = ""
+
+    def finished(self, what: str, rows: int) -> None:
+        part = f"{rows:,} {what}"
+        self.done = f"{self.done}, {part}" if self.done else part
+        self.say(part)
 
 
 def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
@@ -66,26 +72,21 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
     Raises ``NotACaptureError`` for another product's or a damaged database, ``CannotAnswerError`` where it holds
     neither kernels nor whole-graph launches.
     """
-    say = progress or (lambda _: None)
-    done: list[str] = []
+    steps = _Progress(progress or (lambda _: None))
     with Database(path) as database:
         try:
             _refuse_others(database)
-            return _read(database, done, say)
-        except TraceAnalyzeError:
+            return _read(database, steps)
+        except (TraceAnalyzeError, MemoryError):
             raise
-        except (
-            sqlite3.Error,
-            pl.exceptions.PolarsError,
-            OverflowError,
-            ValueError,
-            TypeError,
-            KeyError,
-            IndexError,
-        ) as error:
-            # Corruption can show as any of these, and only while rows are read.
-            intact = f"Readable before that: {', '.join(done)}." if done else ""
-            raise damaged(path, error, intact) from error
+        except Exception as error:  # corruption can show as anything, and only while rows are read
+            intact = f"Readable before that: {steps.done}." if steps.done else ""
+            if isinstance(error, sqlite3.Error) or not is_sound(database):
+                raise damaged(path, error, intact) from error
+            raise NotACaptureError(
+                f"{path.name} holds something this tool does not understand ({type(error).__name__}: {error}). {intact} "
+                "Please report it; the traceback is the cause of this error."
+            ) from error
 
 
 def _refuse_others(database: Database) -> None:
@@ -94,17 +95,20 @@ def _refuse_others(database: Database) -> None:
         raise NotACaptureError(
             f"{name} is a SQLite database without tables: the export did not finish. Run: {NSYS_EXPORT}"
         )
-    for table, product in OTHER_DATABASES:
-        if table.lower() in database.tables and database.find(KERNEL_TABLE, "TARGET_INFO_GPU") is None:
+    kernels = database.find(KERNEL_TABLE)
+    for table, product in vocabulary()["other_databases"].items():
+        if table.lower() in database.tables and kernels is None and database.find("TARGET_INFO_GPU") is None:
             raise _foreign(name, product)
-    kernel_table = database.find(KERNEL_TABLE)
-    if kernel_table is not None:
-        columns = database.columns(kernel_table)
-        if "_id_" in columns or ("start" not in columns and "name" in columns):
+    if kernels is not None:
+        columns = database.columns(kernels)
+        if "_id_" in columns or ("name" in columns and "demangledname" not in columns and "shortname" not in columns):
             raise _foreign(name, "an nvprof database")
-    if not any(table.startswith(tuple(known.lower() for known in NSYS_TABLES)) for table in database.tables):
+        missing = sorted({"start", "end"} - set(columns))
+        if missing:
+            raise _foreign(name, f"a database whose {kernels} lacks the column {' and '.join(missing)}")
+    if not any(table.startswith(OWN_TABLES) for table in database.tables):
         shown = ", ".join(sorted(database.tables.values())[:5])
-        raise _foreign(name, f"a SQLite database of another kind (tables: {shown}, ...)")
+        raise _foreign(name, f"a SQLite database of another kind (tables: {shown})")
 
 
 def _foreign(name: str, what: str) -> NotACaptureError:
@@ -114,45 +118,46 @@ def _foreign(name: str, what: str) -> NotACaptureError:
     )
 
 
-def _read(database: Database, done: list[str], say: Callable[[str], None]) -> Trace:
+def _read(database: Database, steps: _Progress) -> Trace:
     notes = Notes(sentences=list(database.notes))
     described = read_facts(database)
-    places = read_places(database, notes)
-    base = find_time_base(database, described.export, notes)
-    context = Context(database, base, Strings(database), places, notes)
-
-    def finished(what: str, rows: int) -> None:
-        done.append(f"{rows:,} {what}")
-        say(f"{what}: {rows:,}")
-
+    context = Context(
+        database,
+        find_time_base(database, described.export, notes),
+        Strings(database),
+        read_places(database, notes),
+        notes,
+    )
     kernels, names = read_kernels(context)
-    finished("kernels", kernels.height)
+    steps.finished("kernels", kernels.height)
     graph_launches = read_graph_launches(context)
-    finished("graph launches", graph_launches.height)
+    steps.finished("whole-graph launches", graph_launches.height)
     texts = TextPool()
-    launches, api_calls = read_calls(context, texts)
-    finished("launches and calls", launches.height + api_calls.height)
-    end = _end_of_capture(base.duration_ns, kernels, launches)
+    launches, api_calls = read_calls(context, texts, context.places.single_process())
+    steps.finished("launches", launches.height)
+    steps.finished("other CUDA calls", api_calls.height)
     if kernels.is_empty() and graph_launches.is_empty():
-        raise nothing_on_gpu(
-            database.original.name,
-            calls=launches.height + api_calls.height,
-            nvtx=_has_rows(database, "NVTX_EVENTS"),
-            rejected=sum(count for reason, count in notes.rejected.items() if reason.startswith(("kernel", "graph"))),
-            diagnostics=described.diagnostics,
-            partial=described.partial_export,
-            tables=len(database.tables),
-        )
+        raise _nothing_on_gpu(context, described, launches.height + api_calls.height)
     copies = read_copies(context)
-    finished("copies", copies.height)
-    ranges, marks = read_ranges(context, texts, end)
-    finished("NVTX ranges and marks", ranges.height + marks.height)
+    steps.finished("copies", copies.height)
+    ranges, marks = read_ranges(context, texts, _end_of_capture(context, kernels, launches))
+    steps.finished("NVTX ranges", ranges.height)
+    steps.finished("NVTX marks", marks.height)
     gpu_metrics = read_gpu_metrics(context)
-    finished("GPU metric samples", gpu_metrics.height)
-    devices = places.frame()
-    opaque = not graph_launches.is_empty()
+    steps.finished("GPU metric samples", gpu_metrics.height)
+    devices = context.places.frame()
+    gaps = gaps_in_evidence(
+        nvtx=ranges.height + marks.height > 0,
+        launches=launches.height,
+        opaque_graphs=graph_launches.height + opaque_launches(launches, kernels),
+        gpu_known=not devices["gpu_name"].has_nulls(),
+        gpu_metrics=gpu_metrics.height > 0,
+        partial=described.partial_export,
+    )
+    capture = _capture(context, described, _graph_mode(described, kernels, graph_launches, notes))
     return build_trace(
-        _capture(database, described, context, devices),
+        capture,
+        gaps_in_evidence=gaps,
         names=names_frame(names),
         texts=texts.frame(),
         kernels=kernels,
@@ -164,18 +169,38 @@ def _read(database: Database, done: list[str], say: Callable[[str], None]) -> Tr
         marks=marks,
         gpu_metrics=gpu_metrics,
         devices=devices,
-        gaps_in_evidence=gaps_in_evidence(
-            nvtx=ranges.height + marks.height > 0,
-            launches=launches.height,
-            opaque_graphs=opaque,
-            gpu_known=not devices["gpu_name"].has_nulls(),
-            gpu_metrics=gpu_metrics.height > 0,
-            partial=described.partial_export,
-        ),
     )
 
 
-def _capture(database: Database, described: SelfDescription, context: Context, devices: pl.DataFrame) -> CaptureFacts:
+def _nothing_on_gpu(context: Context, described: SelfDescription, calls: int) -> TraceAnalyzeError:
+    gpu_rows = ("kernel", "graph launch")
+    nvtx = context.database.find("NVTX_EVENTS")
+    return nothing_on_gpu(
+        context.database.original.name,
+        calls=calls,
+        nvtx=nvtx is not None and context.database.has_rows(nvtx),
+        rejected={reason: rows for reason, rows in context.notes.rejected.items() if reason.startswith(gpu_rows)},
+        diagnostics=described.diagnostics,
+        partial=described.partial_export,
+        tables=len(context.database.tables),
+    )
+
+
+def _graph_mode(
+    described: SelfDescription, kernels: pl.DataFrame, graph_launches: pl.DataFrame, notes: Notes
+) -> str | None:
+    """How graphs were traced: what the rows show, else what was recorded."""
+    if not graph_launches.is_empty():
+        return "graph"
+    if (kernels["graph_node_id"] >= 0).any():
+        if described.graph_mode == "graph":
+            notes.say("Graph tracing is recorded as 'graph', but kernels of graph nodes were found: taken as 'node'.")
+        return "node"
+    return described.graph_mode
+
+
+def _capture(context: Context, described: SelfDescription, graph_mode: str | None) -> CaptureFacts:
+    database = context.database
     return CaptureFacts(
         source_name=database.original.name,
         format="nsys_sqlite",
@@ -184,7 +209,7 @@ def _capture(database: Database, described: SelfDescription, context: Context, d
         schema_version=described.schema_version,
         session_start_utc_ns=context.base.session_start_utc_ns,
         duration_ns=context.base.duration_ns,
-        graph_trace_mode=described.graph_mode,
+        graph_trace_mode=graph_mode,
         hardware_trace=described.hardware_trace,
         gpus_present=tuple(gpu.name for gpu in context.places.gpus if gpu.name),
         serving=described.serving,
@@ -195,13 +220,8 @@ def _capture(database: Database, described: SelfDescription, context: Context, d
     )
 
 
-def _has_rows(database: Database, name: str) -> bool:
-    table = database.find(name)
-    return table is not None and database.has_rows(table)
-
-
-def _end_of_capture(duration_ns: int | None, kernels: pl.DataFrame, launches: pl.DataFrame) -> int | None:
-    if duration_ns is not None:
-        return duration_ns
-    ends = [int(str(frame["end_ns"].max())) for frame in (kernels, launches) if not frame.is_empty()]
+def _end_of_capture(context: Context, kernels: pl.DataFrame, launches: pl.DataFrame) -> int | None:
+    if context.base.duration_ns is not None:
+        return context.base.duration_ns
+    ends = [int(frame["end_ns"].to_numpy().max()) for frame in (kernels, launches) if not frame.is_empty()]
     return max(ends, default=None)

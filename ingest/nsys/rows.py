@@ -16,6 +16,8 @@ from .strings import dense
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 UINT32_SPAN = 2**32
+END_SLACK_NS = 1_000_000_000  # work that ran on when the capture was stopped
+MOST_AFTER_THE_END = 0.01
 
 Columns = dict[str, Any]  # name -> numpy array (or polars series), all of one length
 Mask = npt.NDArray[np.bool_]
@@ -56,29 +58,34 @@ def keep_valid_times(
     *,
     offset: int = 0,
     latest: int | None = None,
+    untimed_is_zero: bool = False,
     zero_is_invalid: bool = False,
 ) -> Columns:
     """``columns`` with ``start_ns`` and ``end_ns`` moved to session start, without rows whose times cannot be true.
 
     ``what`` names the rows ('kernel') in the reasons. Rows are rejected, and counted, where a time is missing, where
-    start = end = 0 (CUPTI: timing not collected), end < start, start < 0 (before the capture), start > ``latest``
-    (after it), and, with ``zero_is_invalid``, where start = end.
+    end < start, start < 0 (before the capture) or the row lies after ``latest``, the capture's end; with
+    ``untimed_is_zero`` where start = end = 0 (CUPTI: timing not collected), with ``zero_is_invalid`` where start = end.
+    ``latest`` is not believed where it would reject more than a hundredth of the rows.
     """
     start, end = columns["start_ns"], columns["end_ns"]
+    if not start.size:
+        return columns
+    earliest = int(start.min())
     tests: list[tuple[str, Mask]] = []
-    if start.size and min(int(start.min()), int(end.min())) == MISSING:
+    if earliest == MISSING or int(end.min()) == MISSING:
         tests.append(("time missing", (start == MISSING) | (end == MISSING)))
-    if start.size and int(start.min()) <= 0:
+    if untimed_is_zero and earliest <= 0:
         tests.append(("timing not collected (start = end = 0)", (start == 0) & (end == 0)))
-    duration = end - start
-    if duration.size and int(duration.min()) <= 0:
+    shortest = int((end - start).min())
+    if shortest < 0:
         tests.append(("ends before it starts", end < start))
-        if zero_is_invalid:
-            tests.append(("zero duration", duration == 0))
-    if start.size and int(start.min()) < offset:
+    if zero_is_invalid and shortest <= 0:
+        tests.append(("zero duration", start == end))
+    if earliest < offset:
         tests.append(("starts before the capture (negative time)", start < offset))
-    if latest is not None and start.size and int(start.max()) > latest + offset:
-        tests.append(("starts after the capture's end", start > latest + offset))
+    if latest is not None:
+        tests.extend(_after_the_end(start, end, latest + offset, notes))
     if tests:
         bad = np.zeros(start.size, dtype=bool)
         for reason, hit in tests:
@@ -88,6 +95,29 @@ def keep_valid_times(
     if offset:
         columns = {**columns, "start_ns": columns["start_ns"] - offset, "end_ns": columns["end_ns"] - offset}
     return columns
+
+
+def _after_the_end(start: Any, end: Any, latest: int, notes: Notes) -> list[tuple[str, Mask]]:
+    """The tests for rows after the capture's end: those that start there, and those that end far beyond it."""
+    slack = max(END_SLACK_NS, latest // 10)
+    if int(end.max()) <= latest + slack and int(start.max()) <= latest:
+        return []
+    late, endless = start > latest, end > latest + slack
+    if np.count_nonzero(late | endless) > MOST_AFTER_THE_END * start.size:
+        notes.say("Many events lie after the recorded end of the capture; the recorded end was not believed.")
+        return []
+    return [("starts after the capture's end", late), ("ends far beyond the capture's end", endless)]
+
+
+def usable_correlation(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Correlation ids with -1 for "none": NULL, and 0 where several rows have it (CUPTI counts from 1)."""
+    if not ids.size or int(ids.min()) > 0:
+        return ids
+    absent = (ids == MISSING) | (ids < 0)
+    zero = ids == 0
+    if np.count_nonzero(zero) > 1:
+        absent |= zero
+    return np.where(absent, -1, ids)
 
 
 def to_frame(columns: Columns, schema: Schema, what: str, notes: Notes) -> pl.DataFrame:

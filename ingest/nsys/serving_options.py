@@ -1,122 +1,63 @@
-"""Serving options from a recorded command line: an allow-list; nothing that is not listed here is kept."""
+"""Serving options from a recorded command line, by the allow-list of ``vocabulary.toml``; nothing else is kept.
+
+A value is kept only where it reads as what the option takes (a count, a known word, a model's own name): the rest of
+a command line, and anything that stands where a value should, stays behind.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
 from ..trace import ServingFacts
+from .vocabulary import vocabulary
 
-# engine -> words that start it (program, module or script name without folder and suffix), in order of precedence
-ENGINES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (engine, re.compile(pattern, re.IGNORECASE))
-    for engine, pattern in (
-        ("sglang", r"^sglang([._-]|$)"),
-        ("tensorrt_llm", r"^(trtllm[-_].*|tensorrt_llm([._-].*)?|tritonserver)$"),
-        ("lmdeploy", r"^lmdeploy([._-]|$)"),
-        ("tgi", r"^text[-_]generation[-_](launcher|server|router)"),
-        (
-            "llama.cpp",
-            r"^(llama[-_](server|cli|bench|batched|parallel|run|simple|speculative|perplexity).*|llama\.cpp.*)$",
-        ),
-        ("vllm", r"^vllm([._-]|$)"),
-        ("transformers", r"^transformers([._-]|$)"),
-    )
-)
-
-
-def last_part(text: str) -> str:
-    """The last component of a path or model id: 'meta-llama/Llama-3.1-8B' -> 'Llama-3.1-8B'."""
-    text = text.rstrip("/\\")
-    part = PureWindowsPath(text).name if "\\" in text else PurePosixPath(text).name
-    return part
-
-
-def _model(text: str) -> str | None:
-    """A model's own name; a snapshot folder of the Hugging Face cache is named by its repository."""
-    cached = re.search(r"models--([\w.-]+?)--([\w.-]+?)[/\\]snapshots", text)
-    name = cached[2] if cached else last_part(text)
-    return name if re.fullmatch(r"[\w.+:@-]{1,120}", name) else None
-
-
-def _count(text: str) -> int | None:
-    return int(text) if re.fullmatch(r"\d{1,9}", text) else None
-
-
-def _word(text: str) -> str | None:
-    return text.lower() if re.fullmatch(r"[A-Za-z][\w.+-]{0,40}", text) else None
-
-
-def _yes(text: str) -> bool | None:
-    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(text.lower())
-
-
-# option (dashes and underscores alike) -> field of ServingFacts, how its value is read
-VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {
-    option: (name, read)
-    for options, name, read in (
-        ("model model-path model-id model-name model_name_or_path hf-model hf-repo", "model", _model),
-        ("tensor-parallel-size tp tp-size tensor-parallelism num-shard tensor_parallel", "tensor_parallel", _count),
-        ("pipeline-parallel-size pp pp-size", "pipeline_parallel", _count),
-        ("data-parallel-size dp dp-size", "data_parallel", _count),
-        ("dtype torch-dtype", "dtype", _word),
-        ("quantization quantize quant", "quantization", _word),
-        ("kv-cache-dtype kv_cache_dtype cache-type-k ctk kv_dtype", "kv_cache_dtype", _word),
-        (
-            "max-num-batched-tokens max-prefill-tokens max-batch-prefill-tokens max-num-tokens",
-            "max_batched_tokens",
-            _count,
-        ),
-        ("chunked-prefill-size", "max_batched_tokens", _count),
-        ("max-num-seqs max-running-requests max-batch-size max-concurrent-requests", "max_num_seqs", _count),
-        ("speculative-algorithm speculative-algo", "speculative", _word),
-        ("enable-chunked-prefill", "chunked_prefill", _yes),
-    )
-    for option in options.replace("_", "-").split()
-}
-SWITCHES: dict[str, tuple[str, bool]] = {
-    "enable-chunked-prefill": ("chunked_prefill", True),
-    "no-enable-chunked-prefill": ("chunked_prefill", False),
-    "disable-chunked-prefill": ("chunked_prefill", False),
-}
-SHORT_OPTIONS = {"-m": "model", "-tp": "tp", "-pp": "pp", "-dp": "dp", "-q": "quantization", "-ctk": "cache-type-k"}
+NO_SERVING = ServingFacts()
+SCRIPT_SUFFIX = re.compile(r"\.(py|sh|exe|bin|out)$", re.IGNORECASE)
+CACHED_MODEL = re.compile(r"models--([\w.-]+?)--([\w.-]+?)[/\\]snapshots")
+MODEL_NAME = re.compile(r"[\w.+:@-]{1,120}")
+COUNT = re.compile(r"(\d{1,9})([kKmM]?)")
+MULTIPLES = {"": 1, "k": 1000, "K": 1024, "m": 1_000_000, "M": 1_048_576}
+TRUTH = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+SERVE_VERBS = frozenset({"serve", "api_server", "api-server", "chat"})
 
 
 def serving_facts(command_lines: Sequence[Sequence[str]]) -> ServingFacts:
     """The serving options of the first command line that names an engine or sets an option; empty where none does."""
     for words in command_lines:
-        facts = _of_one(_flattened(words))
-        if facts != ServingFacts():
+        facts = _of_one(list(_flattened(words)))
+        if facts != NO_SERVING:
             return facts
-    return ServingFacts()
+    return NO_SERVING
 
 
-def _flattened(words: Sequence[str]) -> list[str]:
-    """The words, with the argument of ``bash -c`` split into its own."""
-    flat: list[str] = []
+def model_name(text: str) -> str | None:
+    """A model's own name: 'meta-llama/Llama-3.1-8B' -> 'Llama-3.1-8B'; a snapshot of the Hugging Face cache is named
+    by its repository; what does not look like a name is dropped."""
+    cached = CACHED_MODEL.search(text)
+    name = cached[2] if cached else _parts(text)[-1] if _parts(text) else ""
+    return name if MODEL_NAME.fullmatch(name) else None
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return PureWindowsPath(path).parts if "\\" in path else PurePosixPath(path).parts
+
+
+def _flattened(words: Sequence[str]) -> Iterator[str]:
+    """The words, a shell's ``-c`` argument split into its own."""
     for place, word in enumerate(words):
-        if place and " " in word and words[place - 1] in {"-c", "-lc", "-ic"}:
+        if place and " " in word and re.fullmatch(r"-\w*c", words[place - 1]):
             try:
-                flat.extend(shlex.split(word))
-            except ValueError:
-                flat.extend(word.split())
+                yield from shlex.split(word)
+            except ValueError:  # an unclosed quote
+                yield from word.split()
         else:
-            flat.append(word)
-    return flat
-
-
-def _engine(words: Sequence[str]) -> str | None:
-    for word in words:
-        if word.startswith("-"):
-            continue
-        name = last_part(word)
-        for engine, pattern in ENGINES:
-            if pattern.match(name) and not word.endswith((".json", ".yaml", ".yml", ".txt", ".log")):
-                return engine
-    return None
+            yield word
 
 
 def _of_one(words: list[str]) -> ServingFacts:
@@ -125,44 +66,92 @@ def _of_one(words: list[str]) -> ServingFacts:
     place = 0
     while place < len(words):
         place += _take(words, place, engine, found)
-    if engine is None and "model" in found and len(found) == 1:
-        found.clear()  # `train.py --model resnet50` is no serving run
-    if "model" not in found and engine in {"vllm", "lmdeploy", "tensorrt_llm"}:
-        served = _positional_model(words)
-        if served:
-            found["model"] = served
+    if "model" not in found and engine is not None:
+        found["model"] = _positional_model(words)
     return ServingFacts(engine=engine, **found)
+
+
+def _engine(words: Sequence[str]) -> str | None:
+    programs = [_parts(word) for word in words if not word.startswith("-") and "=" not in word and _parts(word)]
+    for row in vocabulary()["engine"]:
+        for parts in programs:
+            name = SCRIPT_SUFFIX.sub("", parts[-1]).lower()
+            if any(re.match(re.escape(start) + r"($|[._-])", name) for start in row["starts"]):
+                return str(row["name"])
+    for row in vocabulary()["engine"]:
+        for parts in programs:
+            folders = {part.lower() for part in parts[:-1]}
+            if parts[-1].endswith(".py") and folders & set(row["folder"]):
+                return str(row["name"])
+    return None
+
+
+@cache
+def _options() -> dict[str, list[tuple[str, str, str | None]]]:
+    """Flag -> (field, how its value is read, only for which engine)."""
+    options: dict[str, list[tuple[str, str, str | None]]] = {}
+    for row in vocabulary()["option"]:
+        for flag in row["flags"]:
+            options.setdefault(_normal(flag), []).append((row["field"], row["value"], row.get("engine")))
+    return options
+
+
+def _normal(flag: str) -> str:
+    return flag.replace("_", "-").lower()
 
 
 def _take(words: list[str], place: int, engine: str | None, found: dict[str, Any]) -> int:
     """Read the option at ``place`` into ``found``; how many words it took."""
-    word = words[place]
-    if not word.startswith("-"):
+    flag, has_value, value = words[place].partition("=")
+    if not flag.startswith("-"):
         return 1
-    flag, has_value, value = word.partition("=")
-    option = SHORT_OPTIONS.get(flag, flag.lstrip("-").replace("_", "-").lower())
-    if flag == "-m" and (engine != "llama.cpp"):
-        return 1  # python -m module
     following = words[place + 1] if place + 1 < len(words) else ""
-    if not has_value and following and not following.startswith("-") and option in VALUED:
-        read = VALUED[option][1](following)
-        if read is not None:
-            found.setdefault(VALUED[option][0], read)
-            return 2
-    if has_value and option in VALUED:
-        read = VALUED[option][1](value)
-        if read is not None:
-            found.setdefault(VALUED[option][0], read)
-    elif option in SWITCHES:
-        found.setdefault(*SWITCHES[option])
+    for field, how, only_for in _options().get(_normal(flag), ()):
+        if only_for is not None and only_for != engine:
+            continue
+        if how in {"switch_on", "switch_off"}:
+            if not has_value:
+                found.setdefault(field, how == "switch_on")
+                return 1
+            continue
+        read = _read(how, value if has_value else following)
+        if read is None:
+            continue
+        if how == "chunk":  # more telling than any other limit of a batch
+            found["chunked_prefill"] = read > 0
+            if read > 0:
+                found[field] = read
+        else:
+            found.setdefault(field, read)
+        return 1 if has_value else 2
     return 1
 
 
+def _read(how: str, text: str) -> Any:
+    """The value of an option, or None where the text does not read as one."""
+    if how == "chunk" and text == "-1":
+        return -1
+    if how in {"count", "chunk"}:
+        match = COUNT.fullmatch(text)
+        return int(match[1]) * MULTIPLES[match[2]] if match else None
+    if how == "model":
+        return None if text.startswith("-") else model_name(text)
+    if how == "yes":
+        return TRUTH.get(text.lower())
+    if how == "json_method":
+        try:
+            text = str(json.loads(text)["method"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        how = "speculative"
+    return text.lower() if re.fullmatch(vocabulary()["words"][how], text, re.IGNORECASE) else None
+
+
 def _positional_model(words: Sequence[str]) -> str | None:
-    """The model of ``vllm serve MODEL`` and ``lmdeploy serve api_server MODEL``."""
-    verbs = {"serve", "api_server", "api-server"}
-    for place, word in enumerate(words):
-        if word in verbs and place + 1 < len(words) and words[place + 1] not in verbs:
-            following = words[place + 1]
-            return None if following.startswith("-") else _model(following)
+    """The model of ``vllm serve MODEL``, ``lmdeploy serve api_server MODEL`` and ``trtllm-serve MODEL``."""
+    for place, word in enumerate(words[:-1]):
+        following = words[place + 1]
+        is_verb = word in SERVE_VERBS or _parts(word)[-1:] == ("trtllm-serve",)
+        if is_verb and following not in SERVE_VERBS:
+            return None if following.startswith("-") else model_name(following)
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from ..trace import NAMES, TEXTS
-from .database import Database, as_text, identifier
+from .database import Database, as_int, as_text, identifier
 
 IN_CHUNK = 500
+MOST_LOOKED_UP = 10_000  # above this, one pass over the table is cheaper than looking up each id
 LOOKUP_LIMIT = 8_000_000  # ids below this are mapped through a table instead of a sort
 
 
@@ -22,7 +24,7 @@ class Strings:
         self._database = database
         self._table = database.find("StringIds")
 
-    def values(self, ids: npt.NDArray[np.int64]) -> dict[int, str]:
+    def values(self, ids: npt.NDArray[Any]) -> dict[int, str]:
         """Text of each id that has a row; dangling ids are absent from the answer."""
         wanted = np.unique(ids[ids >= 0])
         if self._table is None or wanted.size == 0:
@@ -31,18 +33,20 @@ class Strings:
         if "id" not in columns or "value" not in columns:
             return {}
         query = f"SELECT {identifier(columns['id'])}, {identifier(columns['value'])} FROM {identifier(self._table)}"
-        execute = self._database.connection.execute
+        if wanted.size > MOST_LOOKED_UP or not self._indexed():
+            asked = set(wanted.tolist())
+            return {key: text for key, text in self._texts(query) if key in asked}
         found: dict[int, str] = {}
-        if wanted.size > 20 * IN_CHUNK or not self._indexed():
-            keep = set(wanted.tolist())
-            rows = (row for row in execute(query) if row[0] in keep)
-            found.update((int(key), as_text(value) or "") for key, value in rows)
-            return found
         for begin in range(0, wanted.size, IN_CHUNK):
             chunk = ",".join(map(str, wanted[begin : begin + IN_CHUNK].tolist()))
-            rows = execute(f"{query} WHERE {identifier(columns['id'])} IN ({chunk})")
-            found.update((int(key), as_text(value) or "") for key, value in rows)
+            found.update(self._texts(f"{query} WHERE {identifier(columns['id'])} IN ({chunk})"))
         return found
+
+    def _texts(self, query: str) -> Iterator[tuple[int, str]]:
+        for key, value in self._database.connection.execute(query):
+            number = as_int(key)
+            if number is not None:
+                yield number, as_text(value) or ""
 
     def _indexed(self) -> bool:
         info = self._database.connection.execute(f"PRAGMA table_info({identifier(str(self._table))})").fetchall()
@@ -81,19 +85,13 @@ class TextPool:
         return pl.DataFrame({"text_id": np.arange(len(texts), dtype=np.uint32), "text": texts}, schema=dict(TEXTS))
 
 
-def short_name(name: str) -> str:
-    """A name up to its first ``<`` or ``(``, without a leading return type."""
-    cut = min((at for at in (name.find("<"), name.find("(")) if at > 0), default=len(name))
-    return name[:cut].rsplit(" ", 1)[-1].strip() or name
-
-
 def names_frame(names: list[tuple[str, str]]) -> pl.DataFrame:
     """The NAMES frame of (name, short name) pairs."""
     return pl.DataFrame(
         {
             "name_id": np.arange(len(names), dtype=np.uint32),
             "name": [name for name, _ in names],
-            "short_name": [short or short_name(name) for name, short in names],
+            "short_name": [short for _, short in names],
         },
         schema=dict(NAMES),
     )

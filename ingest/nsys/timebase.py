@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from .database import Database, as_int, identifier
 from .rows import Notes
 
 EPOCH_NS = 10**17  # three years: no session is that long, so such times are UTC
 SAMPLE_ROWS = 2000
-FAR_OUTSIDE = 0.01  # a larger share of rows after the recorded end means the recorded end is wrong
 
 
 @dataclass(frozen=True)
@@ -56,14 +53,6 @@ def find_time_base(database: Database, export_parameters: Mapping[str, str], not
         notes.say("The recorded capture length is shorter than its events; it was not used to reject rows.")
         duration = None
     return TimeBase(offset, duration, utc)
-
-
-def latest_start(start: np.ndarray, base: TimeBase) -> int | None:
-    """The last start that counts as inside the capture; None where the recorded end is not to be believed."""
-    if base.duration_ns is None or start.size == 0:
-        return None
-    outside = np.count_nonzero(start > base.duration_ns + base.offset)
-    return base.duration_ns if outside <= FAR_OUTSIDE * start.size else None
 
 
 def _gpu_table(database: Database) -> str | None:
