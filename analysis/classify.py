@@ -31,7 +31,7 @@ NAME_FACTS: Schema = {  # one row per name, row-aligned with Trace.names
     "phase_hint": pl.String,  # 'prefill' | 'decode' | 'prefill_or_mixed' | 'mixed'
     "hint_strength": pl.String,  # 'sure' | 'likely'
     "tokens_from": pl.String,  # 'grid_x': one block per token | 'grid_x_approx'
-    "tile_m": pl.Int32,  # as printed in the name (Marlin: rows, 16 times its blocks)
+    "tile_m": pl.Int32,  # as printed in the name (Marlin counts blocks of 16: 16 times what is printed)
     "tile_n": pl.Int32,
     "tile_k": pl.Int32,
     "shape_n": pl.Int64,  # exact
@@ -244,5 +244,5 @@ def _values(extractor: Extractor, group: str, raw: pl.Series) -> list[Any]:
         return [None if value is None else extractor.types.get(value) for value in raw]
     if group in _FLAGS:
         return [None if value is None else extractor.types.get(value, value) in _TRUE for value in raw]
-    scale = extractor.scale if group == "tile_m" else 1
+    scale = extractor.scale if group.startswith("tile_") else 1
     return [int(value) * scale if value not in {None, "0"} else None for value in raw]

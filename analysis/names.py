@@ -20,7 +20,8 @@ import polars as pl
 # Order matters: enum casts such as "(flashinfer::MaskMode)1" are kept, their name tells what the number means.
 _CANONICAL: tuple[tuple[str, str], ...] = (
     (r"\(anonymous namespace\)|\{anonymous\}", "<unnamed>"),
-    (r"<unnamed>::", ""),
+    (r"(\w)<unnamed>::", "$1<"),  # Nsight Compute: the bracket opens a template, the name's own one is gone
+    (r"<?unnamed>::", ""),
     (r"\(bool\)0\b", "false"),
     (r"\(bool\)1\b", "true"),
     (r"\((?:unsigned |signed )?(?:int|long long|long|short|char|__int128)\)(-?\d)", "$1"),
@@ -37,7 +38,7 @@ _RETURN_TYPE = r"^(?:void|std::enable_if<.*?>::type|enable_if<.*?>::type) "
 
 _KEY: tuple[tuple[str, str], ...] = (
     (r"\b(?:\w+::)+", ""),
-    (r"unnamed>::|[{}\[\]]|::", ""),
+    (r"[{}\[\]]|::", ""),
     (r"\btrue\b", "1"),
     (r"\bfalse\b", "0"),
     (r"\(instance (\d+)\)", "#$1"),
