@@ -98,6 +98,8 @@ def _who_waited(gaps: GroupGaps) -> _Waits:
     closing_start = np.maximum(steps.start_ns[chain.closing], gaps.start_ns)
     baseline_ns = np.array([np.nan if b.ns is None else b.ns for b in gaps.baseline], dtype=np.float64)
     excess_ns = np.maximum(0.0, gaps.end_ns - closing_start - baseline_ns)
+    # A mixed step no slower than a pure decode step kept nobody waiting; without a baseline (NaN) it may have.
+    mixed &= excess_ns != 0
     return _Waits(prefill, mixed, np.where(prefill, prefill_ns, 0.0), np.where(mixed, excess_ns, 0.0))
 
 
