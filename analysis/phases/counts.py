@@ -18,7 +18,7 @@ def count_tokens(steps: pl.DataFrame) -> pl.DataFrame:
     decode_requests = (
         pl.when(phase == "decode")
         .then(pl.coalesce("m_decode_requests", "requests"))
-        .when(phase == "prefill")
+        .when(phase.is_in(["prefill", "other"]))
         .then(pl.lit(0))
         .when(phase == "mixed")
         .then(pl.coalesce("m_decode_requests", others))
@@ -26,15 +26,14 @@ def count_tokens(steps: pl.DataFrame) -> pl.DataFrame:
     steps = steps.with_columns(decode_requests.cast(pl.Int64).alias("decode_requests"))
     decode_tokens = pl.coalesce("m_decode_tokens", pl.col("decode_requests") * width)
     steps = steps.with_columns(decode_tokens.cast(pl.Int64).alias("decode_tokens"))
+    unknown = phase == "unknown"
     has_prompt = phase.is_in(["prefill", "mixed"])
     from_grid = pl.when(marked & pl.col("full_graph")).then(None).otherwise(pl.col("tokens") - pl.col("decode_tokens"))
-    prefill_tokens = (
-        pl.when(has_prompt).then(pl.coalesce("m_prefill_tokens", from_grid)).when(phase == "decode").then(pl.lit(0))
-    )
+    prefill_tokens = pl.when(has_prompt).then(pl.coalesce("m_prefill_tokens", from_grid)).when(~unknown).then(pl.lit(0))
     prefill_requests = (
         pl.when(has_prompt)
         .then(pl.coalesce("m_prefill_requests", pl.col("requests") - pl.col("decode_requests")))
-        .when(phase == "decode")
+        .when(~unknown)
         .then(pl.lit(0))
     )
     steps = steps.with_columns(

@@ -74,6 +74,7 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     """
     own = steps.with_columns(named_phase().alias("named"), counted_phase().alias("counted"))
     first = pl.coalesce("named", "counted")
+    serves = ~pl.col("draft") & ~pl.col("excluded") & pl.col("marker_phase").is_null()
     own = own.with_columns(
         several=(
             (first == "several") & ~pl.col("verify") & ~pl.col("draft") & pl.col("marker_phase").is_null()
@@ -84,6 +85,8 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     settled = pl.when(pl.col("beside") == 0).then(pl.lit("prefill")).otherwise(pl.lit("mixed"))
     verify = pl.col("verify") & (first.is_null() | first.is_in(["several", "decode"]))
     ladder = [
+        (pl.col("excluded") & pl.col("marker_phase").is_null(), pl.lit("other"), "step_context"),
+        (pl.col("excluded"), pl.lit("other"), "marker"),
         (pl.col("marker_phase").is_not_null(), pl.col("marker_phase"), "marker"),
         (pl.col("draft"), pl.lit("other"), "step_context"),
         (verify, pl.lit("decode"), "kernel_name"),

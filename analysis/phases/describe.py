@@ -9,16 +9,25 @@ from ...ingest.trace import Trace
 from .assemble import DRAFT_SHARE, RawSteps
 from .columns import Columns, Ints
 from .decide import name_evidence
+from .exclude import start_up_steps
 from .graphs import graphs_of_steps
 from .link import LinkResult
 from .marker_steps import FACTS, MarkerSteps
+from .spans import Spans, majority, mostly
 from .tokens import attention_batch, preparing_hint, requests_per_step, tokens_per_step
 
+USUAL = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
 MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
 
 
 def describe_steps(
-    trace: Trace, columns: Columns, link: LinkResult, raw: RawSteps, markers: MarkerSteps, name_facts: pl.DataFrame
+    trace: Trace,
+    columns: Columns,
+    link: LinkResult,
+    raw: RawSteps,
+    markers: MarkerSteps,
+    name_facts: pl.DataFrame,
+    spans: Spans,
 ) -> pl.DataFrame:
     """One row per step with what every rung of the ladder sees."""
     count = raw.frame.height
@@ -29,8 +38,36 @@ def describe_steps(
     np.maximum.at(last_attention, step[rows], rows)
     batch = attention_batch(trace, columns, name_facts)
     requests = requests_per_step(trace, columns, step, count, last_attention, batch)
+    frame = pl.concat(
+        [
+            raw.frame,
+            step_extent(columns, step, last_attention),
+            facts,
+            name_evidence(columns, preparing_hint(trace, columns), step, count),
+            graphs_of_steps(trace, columns, link, step, count).drop("step"),
+            pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
+            requests,
+            pl.DataFrame({"span_phase": majority(step, spans.phase, count)}),
+        ],
+        how="horizontal",
+    )
+    frame = frame.with_columns(
+        pl.coalesce("marker_phase", "span_phase").alias("marker_phase"),
+        pl.Series("number", np.arange(count)),
+        pl.Series("excluded", mostly(step, spans.capture >= 0, count)),
+    )
+    warm_up = start_up_steps(trace, columns, link, step, frame)
+    frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
+    frame = frame.with_columns(draft_passes(raw.layers).alias("draft"), count_requests(frame), cut_short(raw.layers))
+    frame = frame.with_columns(verify_width(frame))
+    return frame.with_columns(continuing_requests(trace, columns, step, frame))
+
+
+def step_extent(columns: Columns, step: Ints, last_attention: Ints) -> pl.DataFrame:
+    """Start, end, kernel count of each step, when its work begins, and whether it opens and closes as steps do."""
     rows = np.flatnonzero(step >= 0)
-    spans = (
+    ahead = rows <= last_attention[step[rows]]
+    return (
         pl.DataFrame(
             {
                 "step": step[rows],
@@ -38,6 +75,8 @@ def describe_steps(
                 "end_ns": columns.end[rows],
                 "opaque": columns.graph_row[rows] >= 0,
                 "works": columns.is_op("gemm", "moe_gemm", "attention", "embedding")[rows],
+                "opens": columns.is_op("embedding")[rows] & ahead,
+                "closes": columns.is_op("sampling")[rows] & ~ahead,
             }
         )
         .group_by("step")
@@ -47,29 +86,22 @@ def describe_steps(
             (~pl.col("opaque")).sum().cast(pl.Int64).alias("kernel_count"),
             pl.col("opaque").any(),
             pl.coalesce(pl.col("start_ns").filter("works").min(), pl.col("start_ns").min()).alias("work_ns"),
+            pl.col("opens").any(),
+            pl.col("closes").any(),
         )
         .sort("step")
         .drop("step")
     )
-    frame = pl.concat(
-        [
-            raw.frame,
-            spans,
-            facts,
-            name_evidence(columns, preparing_hint(trace, columns), step, count),
-            graphs_of_steps(trace, columns, link, step, count).drop("step"),
-            pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
-            requests,
-        ],
-        how="horizontal",
-    )
-    frame = frame.with_columns(
-        pl.Series("number", np.arange(count)),
-        draft_passes(raw.layers).alias("draft"),
-        count_requests(frame),
-    )
-    frame = frame.with_columns(verify_width(frame))
-    return frame.with_columns(continuing_requests(trace, columns, step, frame))
+
+
+def cut_short(layers: int | None) -> pl.Expr:
+    """The first and last step of a lane where the capture began or ended inside: layers, embedding or sampler missing."""
+    position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
+    first, last = position == 0, position == count - 1
+    fewer = (pl.col("attention") < (layers or 0)) & (first | last) & ~pl.col("opaque")
+    headless = first & ~pl.col("opens") & (pl.col("opens").mean().over("lane") > USUAL) & ~pl.col("opaque")
+    tailless = last & ~pl.col("closes") & (pl.col("closes").mean().over("lane") > USUAL)
+    return ((fewer | headless | tailless) & (count > 2)).alias("cut_short")
 
 
 def count_requests(frame: pl.DataFrame) -> pl.Series:

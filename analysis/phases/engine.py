@@ -10,7 +10,6 @@ from typing import Any
 import polars as pl
 
 from ...ingest.trace import Trace
-from .marker_steps import MarkerSteps
 
 
 @cache
@@ -20,18 +19,23 @@ def engine_rules() -> tuple[dict[str, Any], ...]:
     return tuple(tomllib.loads(path.read_text(encoding="utf-8"))["engine"])
 
 
-def recognise_engine(trace: Trace, markers: MarkerSteps) -> str | None:
-    """The engine's name, None where nothing tells: recorded options, then markers, then kernel names."""
+def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
+    """The engine's name, None where nothing tells: recorded options, then markers, then kernel names.
+
+    ``texts``: the parsed marker texts. Where ranges of several engines' grammars stand in one capture (one borrows
+    another's), kernel names decide.
+    """
     if trace.capture.serving.engine:
         return trace.capture.serving.engine
-    marked = markers.frame["engine"].drop_nulls() if markers.frame.height else pl.Series([], dtype=pl.String)
-    if len(marked):
-        known = marked.mode().sort()
-        return str(known[0])
+    used = pl.concat([trace.ranges["text_id"], trace.marks["text_id"]]).unique()
+    spoken = texts.filter(pl.col("text_id").is_in(used.implode()) & (pl.col("role") == "step"))["engine"]
+    engines = spoken.drop_nulls().unique().sort().to_list()
+    if len(engines) == 1:
+        return str(engines[0])
     for rule in engine_rules():
         if rule["regex"] and trace.names["name"].str.contains(rule["regex"]).any():
             return str(rule["name"])
-    return None
+    return str(engines[0]) if engines else None
 
 
 def engine_mixes(engine: str | None) -> bool | None:

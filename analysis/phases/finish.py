@@ -34,8 +34,7 @@ def finish_steps(
         pl.col("step").cast(pl.Int32),
         pl.col("device_index").replace_strict(ordinal, default=-1, return_dtype=pl.Int32).alias("device"),
         busy_per_step(columns, step, steps.height),
-        (cut | pl.col("cut_short") if "cut_short" in steps.columns else cut).alias("partial"),
-        pl.lit(False).alias("excluded"),
+        (cut | pl.col("cut_short")).alias("partial"),
         pl.when(pl.col("m_text_id").is_not_null()).then(label).otherwise(None).alias("label")
         if label is not None
         else pl.lit(None, dtype=pl.String).alias("label"),
@@ -62,9 +61,9 @@ def busy_per_step(columns: Columns, step: Ints, steps: int) -> pl.Series:
     return pl.Series("busy_ns", busy)
 
 
-def counted_kernels(columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds) -> Bools:
+def counted_kernels(columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds, capture: Ints) -> Bools:
     """Kernels that count: started inside the user's window, not warm-up, graph capture or weight loading."""
-    inside = ~columns.load_time
+    inside = ~columns.load_time & (capture < 0)
     if bounds.start_ns is not None:
         inside &= columns.start >= bounds.start_ns
     if bounds.end_ns is not None:

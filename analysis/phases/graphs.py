@@ -28,10 +28,12 @@ def graph_of_replay(trace: Trace, columns: Columns, link: LinkResult) -> pl.Data
     identity = pl.when(pl.col("graph_id") > 0).then("graph_id").when(pl.col("node") > 0).then("node").otherwise(shape)
     known = replays.select("replay", pl.col("nodes").cast(pl.Int64), "device_index", identity.alias("graph_id"))
     whole = np.flatnonzero(columns.graph_row >= 0)
-    opaque = trace.graph_launches.select(
-        pl.lit(None, dtype=pl.Int64).alias("nodes"), "device_index", "graph_id"
-    )[columns.graph_row[whole]]
-    return pl.concat([known, opaque.select(pl.Series("replay", link.replay[whole]), "nodes", "device_index", "graph_id")])
+    opaque = trace.graph_launches.select(pl.lit(None, dtype=pl.Int64).alias("nodes"), "device_index", "graph_id")[
+        columns.graph_row[whole]
+    ]
+    return pl.concat(
+        [known, opaque.select(pl.Series("replay", link.replay[whole]), "nodes", "device_index", "graph_id")]
+    )
 
 
 def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: int) -> pl.DataFrame:

@@ -29,7 +29,9 @@ def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl
     slots: list[Ints] = [frame["start_ns"].to_numpy() for frame in own]
     for lane in range(lanes):
         for number, head in enumerate(heads):
-            kind, partner = relation(own[head], own[lane], bool(reduces[head] and reduces[lane]), bool(sends[head] and sends[lane]))
+            kind, partner = relation(
+                own[head], own[lane], bool(reduces[head] and reduces[lane]), bool(sends[head] and sends[lane])
+            )
             if kind:
                 group_of[lane], kind_of[number] = number, kind_of[number] if kind_of[number] == "pipeline" else kind
                 slots[lane] = np.where(partner >= 0, slots[head][np.maximum(partner, 0)], slots[lane])
@@ -47,7 +49,9 @@ def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl
     ]
     table = pl.DataFrame(rows, schema=dict(GROUPS), orient="row")
     if not indexed:
-        return table, steps.with_columns(pl.lit(0, dtype=pl.Int32).alias("group"), pl.lit(0, dtype=pl.Int32).alias("index"))
+        return table, steps.with_columns(
+            pl.lit(0, dtype=pl.Int32).alias("group"), pl.lit(0, dtype=pl.Int32).alias("index")
+        )
     index = (pl.col("slot").rank("dense").over("group") - 1).cast(pl.Int32)
     return table, pl.concat(indexed).with_columns(index.alias("index")).drop("slot")
 

@@ -73,7 +73,12 @@ def merge_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
         outer[low:high] = outermost(start[low:high], end[low:high])
     owner = np.cumsum(outer) - 1
     rows = ordered.with_columns(pl.Series("piece", owner), pl.Series("outer", outer))
-    first_known = [pl.col(name).drop_nulls().first() for name in ("phase", *FACTS)]
+    served = pl.col("phase").filter(pl.col("phase").is_in(["prefill", "decode", "mixed"])).first()
+    left_open = pl.when(pl.col("phase") == "unknown").then(None).otherwise(pl.col("phase")).drop_nulls().first()
+    first_known = [
+        pl.coalesce(served, left_open).alias("phase"),
+        *[pl.col(name).drop_nulls().first() for name in FACTS],
+    ]
     kept = ("start_ns", "end_ns", "process", "thread", "text_id", "grammar", "engine")
     pieces = rows.group_by("piece", maintain_order=True).agg(*[pl.col(name).first() for name in kept], *first_known)
     label = pl.struct("thread", "text_id", "step_index").rank("dense")

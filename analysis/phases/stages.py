@@ -21,6 +21,7 @@ from .groups import group_lanes
 from .kernel_tags import tag_kernels
 from .link import link_launches
 from .marker_steps import MarkerSteps, find_marker_steps
+from .spans import find_spans
 from .trust import link_counts, median_kernels, phase_contradictions, time_by_evidence
 from .whole_graphs import with_whole_graphs
 from .window import check_bounds, read_bounds
@@ -36,12 +37,13 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     columns, link = with_whole_graphs(trace, columns, link)
     markers = find_marker_steps(trace, columns, link, texts)
     raw = assemble_steps(trace, columns, link, markers)
-    seen = describe_steps(trace, columns, link, raw, markers, name_facts)
-    engine = recognise_engine(trace, markers)
+    spans = find_spans(trace, texts, link.launch)
+    seen = describe_steps(trace, columns, link, raw, markers, name_facts, spans)
+    engine = recognise_engine(trace, texts)
     decided = count_tokens(decide_phases(seen, engine_mixes(engine)))
     groups, indexed = group_lanes(trace, columns, decided)
     steps, step = finish_steps(trace, columns, indexed, raw.step, bounds)
-    in_window = counted_kernels(columns, steps, step, bounds)
+    in_window = counted_kernels(columns, steps, step, bounds, spans.capture)
     kernels = tag_kernels(trace, columns, link, step, steps, in_window)
     autoregressive, reasons = judge(trace, columns, steps, markers)
     if not autoregressive:

@@ -61,9 +61,7 @@ def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple
         lane_device=tuple(device for device, _ in places),
         lane_process=tuple(process for _, process in places),
     )
-    return mixed, replace(
-        link, launch=joined(link.launch, link.graph_launch), replay=joined(link.replay, replays)
-    )
+    return mixed, replace(link, launch=joined(link.launch, link.graph_launch), replay=joined(link.replay, replays))
 
 
 def holds_layers(lane: Ints, attention: Bools, whole: Bools) -> Bools:
