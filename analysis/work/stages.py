@@ -109,7 +109,7 @@ def fill(
 
 
 def _source_column(work: KernelWork) -> pl.Series:
-    return pl.Series("work_source", work.source, dtype=pl.UInt8).cast(WORK_SOURCES)
+    return pl.Series("work_source", WORK_SOURCES.categories, dtype=WORK_SOURCES).gather(pl.Series(work.source))
 
 
 @dataclass(frozen=True)

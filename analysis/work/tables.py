@@ -265,7 +265,7 @@ def op_class_table(frame: pl.DataFrame, why: Why) -> pl.DataFrame:
 
 
 def _source_names(codes: pl.Series) -> pl.Series:
-    return codes.cast(pl.UInt32).cast(pl.Enum(WORK_SOURCES.categories)).cast(pl.String)
+    return pl.Series(WORK_SOURCES.categories, dtype=pl.String).gather(codes)
 
 
 def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
