@@ -131,7 +131,7 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bo
                 "row": rows,
                 "lane": columns.lane[rows],
                 "anchor": anchors[rows].astype(np.int64),
-                "opaque": columns.graph_row[rows] >= 0,
+                "opaque": columns.opaque[rows],
             }
         )
         .group_by("code")

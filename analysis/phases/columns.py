@@ -42,6 +42,7 @@ class Columns:
     stream: Ints  # dense code of (device, context, stream)
     kernel_row: Ints  # row of Trace.kernels, -1 for a whole-graph row
     graph_row: Ints  # row of Trace.graph_launches, -1 for a kernel
+    opaque: Bools  # a whole graph replay: what runs inside is not recorded
     lane_device: tuple[int, ...]
     lane_process: tuple[int, ...]
 
@@ -91,6 +92,7 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:
         stream=stream,
         kernel_row=np.arange(len(name)),
         graph_row=np.full(len(name), -1, dtype=np.int64),
+        opaque=np.zeros(len(name), dtype=bool),
         lane_device=tuple(int(d) for d, _ in lanes),
         lane_process=tuple(int(p) for _, p in lanes),
     )

@@ -73,7 +73,7 @@ def step_extent(columns: Columns, step: Ints, last_attention: Ints) -> pl.DataFr
                 "step": step[rows],
                 "start_ns": columns.start[rows],
                 "end_ns": columns.end[rows],
-                "opaque": columns.graph_row[rows] >= 0,
+                "opaque": columns.opaque[rows],
                 "works": columns.is_op("gemm", "moe_gemm", "attention", "embedding")[rows],
                 "opens": columns.is_op("embedding")[rows] & ahead,
                 "closes": columns.is_op("sampling")[rows] & ~ahead,

@@ -9,6 +9,7 @@ launched just before a range opens belongs to the step it opens.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -93,7 +94,7 @@ def thread_slices(thread: Ints) -> list[tuple[int, int]]:
         return []
     edges = np.flatnonzero(thread[1:] != thread[:-1]) + 1
     bounds = [0, *edges.tolist(), len(thread)]
-    return list(zip(bounds[:-1], bounds[1:], strict=True))
+    return list(pairwise(bounds))
 
 
 def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: pl.DataFrame) -> MarkerSteps:
@@ -122,7 +123,9 @@ def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl
     launches = trace.launches
     time, thread = launches["start_ns"].to_numpy(), launches["thread"].to_numpy()
     result = np.full(launches.height, -1, dtype=np.int64)
-    closes = closing_launches(columns, link, launches.height)
+    work = LaunchWork(
+        *(launched(columns, link, launches.height, *kinds) for kinds in (("sampling",), CLOSING_CLASSES, ("attention",)))
+    )
     threads = pieces["thread"].to_numpy()
     starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
     for low, high in thread_slices(threads):
@@ -130,38 +133,61 @@ def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl
         order = mine[np.argsort(time[mine], kind="stable")]
         intervals = ThreadIntervals(starts[low:high], ends[low:high], np.arange(low, high))
         inside = enclosing_interval(intervals, time[order])
-        placed = place_outside(inside, time[order], intervals, closes[order])
+        placed = place_outside(inside, time[order], intervals, work.of(order))
         result[order] = np.where(placed >= 0, placed + low, -1)
     return result
 
 
-def closing_launches(columns: Columns, link: LinkResult, launches: int) -> Bools:
-    """Launches of a GEMM, sampler or collective: after a range they still belong to it."""
-    closes = np.zeros(launches, dtype=bool)
-    rows = columns.is_op("gemm", "sampling", "gemm_reduce", "attention", "moe_gemm", "norm") & (link.launch >= 0)
-    closes[link.launch[rows]] = True
-    return closes
+CLOSING_CLASSES = ("gemm", "sampling", "gemm_reduce", "moe_gemm", "norm")  # behind a range they still belong to it
 
 
-def place_outside(inside: Ints, time: Ints, intervals: ThreadIntervals, closes: Bools) -> Ints:
+@dataclass(frozen=True)
+class LaunchWork:
+    """Per launch call: whether a sampler, another closing kernel or attention is among its kernels."""
+
+    samples: Bools
+    closes: Bools
+    attends: Bools
+
+    def of(self, rows: Ints) -> LaunchWork:
+        """The same for some of the launches."""
+        return LaunchWork(self.samples[rows], self.closes[rows], self.attends[rows])
+
+
+def launched(columns: Columns, link: LinkResult, launches: int, *classes: str) -> Bools:
+    """Launch calls with a kernel of one of the op classes."""
+    flags = np.zeros(launches, dtype=bool)
+    flags[link.launch[columns.is_op(*classes) & (link.launch >= 0)]] = True
+    return flags
+
+
+def place_outside(inside: Ints, time: Ints, intervals: ThreadIntervals, work: LaunchWork) -> Ints:
     """Launches between two ranges: up to the last closing one they belong to the range before, later ones to the next.
 
-    Launches before the first range of the thread belong to it only if they come within one range length of it.
+    Where a forward pass of its own runs between two ranges (attention: a draft model), only its predecessor's sampler
+    belongs to the range before, and the pass to none. Launches before the first range belong to it only if they come
+    within one range length of it.
     """
     placed = inside.copy()
     loose = np.flatnonzero(inside < 0)
     if len(loose) == 0:
         return placed
+    work = work.of(loose)
     gap = np.searchsorted(intervals.start, time[loose], side="right")  # number of ranges begun
-    last_close = np.full(len(intervals.start) + 1, -1, dtype=np.int64)
-    closing = closes[loose]
-    np.maximum.at(last_close, gap[closing], np.flatnonzero(closing))
-    to_previous = np.arange(len(loose)) <= last_close[gap]
+    number = np.arange(len(loose))
+    count = len(intervals.start) + 1
+    first_pass = np.full(count, len(loose))
+    np.minimum.at(first_pass, gap[work.attends], number[work.attends])
+    passes = first_pass < len(loose)
+    closing = np.where(passes[gap], work.samples & (number < first_pass[gap]), work.closes)
+    last_close = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(last_close, gap[closing], number[closing])
+    to_previous = number <= last_close[gap]
     has_next = gap < len(intervals.start)
     following = np.minimum(gap, len(intervals.start) - 1)
     reach = np.median(intervals.end - intervals.start)
     near = intervals.start[following] - time[loose] <= max(reach, 1_000_000)
-    target = np.where(to_previous, gap - 1, np.where(has_next & near, gap, gap - 1))
+    target = np.where(to_previous, gap - 1, np.where(passes[gap], -1, np.where(has_next & near, gap, gap - 1)))
     placed[loose] = np.where((gap == 0) & (to_previous | ~near), -1, target)
     return placed
 
@@ -171,13 +197,16 @@ def fill_from_neighbours(columns: Columns, link: LinkResult, step: Ints) -> tupl
     lost = link.launch < 0
     if not lost.any() or not (step >= 0).any():
         return step, np.zeros(len(step), dtype=bool)
-    frame = pl.DataFrame({"stream": columns.stream, "step": step}).with_columns(
-        pl.when(pl.Series(lost)).then(None).otherwise(pl.col("step")).alias("known")
-    )
-    sides = frame.select(
-        pl.col("known").forward_fill().over("stream").alias("before"),
-        pl.col("known").backward_fill().over("stream").alias("after"),
-    )
-    before, after = sides["before"].fill_null(-1).to_numpy(), sides["after"].fill_null(-1).to_numpy()
-    agree = lost & (before >= 0) & (before == after)
-    return np.where(agree, before, step), agree
+    ambiguous = np.zeros(len(step), dtype=bool)
+    for key in (columns.stream, columns.lane):  # graph replays run on streams of their own: then the device's order
+        frame = pl.DataFrame({"key": key, "known": np.where(lost & ~ambiguous, -2, step)}).with_columns(
+            pl.when(pl.col("known") == -2).then(None).otherwise(pl.col("known")).alias("known")
+        )
+        sides = frame.select(
+            pl.col("known").forward_fill().over("key").alias("before"),
+            pl.col("known").backward_fill().over("key").alias("after"),
+        )
+        before, after = sides["before"].fill_null(-1).to_numpy(), sides["after"].fill_null(-1).to_numpy()
+        agree = lost & ~ambiguous & (before >= 0) & (before == after)
+        step, ambiguous = np.where(agree, before, step), ambiguous | agree
+    return step, ambiguous

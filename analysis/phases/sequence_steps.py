@@ -191,7 +191,7 @@ def cut_seams(lane: LaneView, first: Ints, last: Ints, seams: Ints) -> Ints:
     np.minimum.at(begins, lane.replay, rows)
     ends = np.full(int(lane.replay.max(initial=-1)) + 2, -1)
     np.maximum.at(ends, lane.replay, rows)
-    opening = np.where(changed & (after >= 0), np.minimum(opening, np.maximum(begins[after], low)), opening)
+    opening = np.where(changed & (after >= 0), np.maximum(begins[after], low), opening)
     sampler = latest(lane.sampling, opening, low)
     gemm = latest(lane.gemm, opening, low)
     replayed = np.where(changed & (before >= 0), np.minimum(ends[before], opening - 1), -1)

@@ -7,13 +7,14 @@ class of its own that reaches a report.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
+import polars as pl
 
 from ...ingest.trace import Trace
 from .columns import OP, Bools, Columns, Ints, column
-from .link import LinkResult
+from .link import GRAPH_KIND, LinkResult
 
 
 def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
@@ -21,14 +22,74 @@ def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple
     graphs = trace.graph_launches
     extra = graphs.height
     if extra == 0:
-        return columns, link
+        return with_lost_replays(trace, columns, link)
     start, end = column(graphs, "start_ns"), column(graphs, "end_ns")
-    order = np.argsort(np.concatenate([columns.start, start]), kind="stable")
-    places = {place: lane for lane, place in enumerate(zip(columns.lane_device, columns.lane_process, strict=True))}
+    places = lane_places(columns)
     owners = list(zip(column(graphs, "device_index").tolist(), column(graphs, "process").tolist(), strict=True))
     for owner in owners:
         places.setdefault(owner, len(places))
     lane = np.array([places[owner] for owner in owners], dtype=np.int64)
+    return insert_rows(columns, link, Extra(start, end, lane, link.graph_launch, np.arange(extra)), places)
+
+
+def with_lost_replays(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
+    """Where most graph launches left no GPU record at all: a row without duration in the place of each replay.
+
+    Its place is before the first kernel launched after it on its thread. Only the order of such a row means something.
+    """
+    launches = trace.launches
+    if launches.height == 0 or columns.count == 0:
+        return columns, link
+    graph = launches["kind"].to_physical().to_numpy() == GRAPH_KIND
+    lost = np.flatnonzero(graph & ~link.launch_used)
+    if len(lost) * 2 <= np.count_nonzero(graph):
+        return columns, link
+    thread, time = launches["thread"].to_numpy(), launches["start_ns"].to_numpy()
+    process = launches["process"].to_numpy()
+    first_kernel = np.full(launches.height, columns.count)
+    tied = np.flatnonzero(link.launch >= 0)
+    np.minimum.at(first_kernel, link.launch[tied], tied)
+    order = np.lexsort((time, thread))
+    ahead = first_kernel[order]
+    block = np.concatenate([[True], thread[order][1:] != thread[order][:-1]]).cumsum()
+    frame = pl.DataFrame({"block": block, "row": np.where(ahead < columns.count, ahead, -1)})
+    known = frame.select(
+        pl.when(pl.col("row") >= 0).then("row").otherwise(None).backward_fill().over("block").fill_null(-1)
+    )
+    following = np.full(launches.height, -1, dtype=np.int64)
+    following[order] = known.to_series().to_numpy()
+    placed = lost[following[lost] >= 0]
+    at = columns.start[following[placed]] - 1
+    lane = columns.lane[following[placed]]
+    keep = process[placed] == np.array(columns.lane_process)[lane]
+    placed, at, lane = placed[keep], at[keep], lane[keep]
+    return insert_rows(columns, link, Extra(at, at, lane, placed, np.full(len(placed), -1)), lane_places(columns))
+
+
+def lane_places(columns: Columns) -> dict[tuple[int, int], int]:
+    """Lane number of each (device, process)."""
+    return {place: lane for lane, place in enumerate(zip(columns.lane_device, columns.lane_process, strict=True))}
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Rows to insert: times, lane, launch row, row of Trace.graph_launches (-1 = lost)."""
+
+    start: Ints
+    end: Ints
+    lane: Ints
+    launch: Ints
+    graph_row: Ints
+
+
+def insert_rows(
+    columns: Columns, link: LinkResult, extra_rows: Extra, places: dict[tuple[int, int], int]
+) -> tuple[Columns, LinkResult]:
+    """Columns and links with ``extra_rows`` among them in time order."""
+    start, end, lane, extra = extra_rows.start, extra_rows.end, extra_rows.lane, len(extra_rows.start)
+    if extra == 0:
+        return columns, link
+    order = np.argsort(np.concatenate([columns.start, start]), kind="stable")
     zero, none = np.zeros(extra, np.int64), np.full(extra, -1, np.int64)
     replays = int(link.replay.max(initial=-1)) + 1 + np.arange(extra)
 
@@ -57,11 +118,12 @@ def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple
         lane=lanes,
         stream=joined(columns.stream, none),
         kernel_row=joined(columns.kernel_row, none),
-        graph_row=joined(columns.graph_row, np.arange(extra)),
+        graph_row=joined(columns.graph_row, extra_rows.graph_row),
+        opaque=whole,
         lane_device=tuple(device for device, _ in places),
         lane_process=tuple(process for _, process in places),
     )
-    return mixed, replace(link, launch=joined(link.launch, link.graph_launch), replay=joined(link.replay, replays))
+    return mixed, replace(link, launch=joined(link.launch, extra_rows.launch), replay=joined(link.replay, replays))
 
 
 def holds_layers(lane: Ints, attention: Bools, whole: Bools) -> Bools:
