@@ -129,7 +129,7 @@ def runs_frame(rows: list[dict[str, Any]], labels: list[str]) -> pl.DataFrame:
     """All rows as one frame: the label columns after ``file``, then the declared columns."""
     schema: dict[str, Any] = {"file": pl.String, **dict.fromkeys(labels, pl.String), **COLUMNS}
     frame = pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, schema=schema, strict=False)
-    return frame.with_columns(pl.col(labels).map_batches(_numbers_where_all_are)) if labels else frame
+    return frame.with_columns([_numbers_where_all_are(frame[name]) for name in labels])
 
 
 def _numbers_where_all_are(column: pl.Series) -> pl.Series:
