@@ -35,7 +35,8 @@ def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple
 def with_lost_replays(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
     """Where most graph launches left no GPU record at all: a row without duration in the place of each replay.
 
-    Its place is before the first kernel launched after it on its thread. Only the order of such a row means something.
+    It comes when its call has returned, behind the kernel launched before it on its thread and before the one launched
+    after it. Only the order of such a row means something.
     """
     launches = trace.launches
     if launches.height == 0 or columns.count == 0:
@@ -53,13 +54,17 @@ def with_lost_replays(trace: Trace, columns: Columns, link: LinkResult) -> tuple
     ahead = first_kernel[order]
     block = np.concatenate([[True], thread[order][1:] != thread[order][:-1]]).cumsum()
     frame = pl.DataFrame({"block": block, "row": np.where(ahead < columns.count, ahead, -1)})
+    row = pl.when(pl.col("row") >= 0).then("row").otherwise(None)
     known = frame.select(
-        pl.when(pl.col("row") >= 0).then("row").otherwise(None).backward_fill().over("block").fill_null(-1)
+        row.backward_fill().over("block").fill_null(-1).alias("next"),
+        row.forward_fill().over("block").fill_null(-1).alias("previous"),
     )
-    following = np.full(launches.height, -1, dtype=np.int64)
-    following[order] = known.to_series().to_numpy()
+    following, previous = np.full((2, launches.height), -1, dtype=np.int64)
+    following[order], previous[order] = known["next"].to_numpy(), known["previous"].to_numpy()
     placed = lost[following[lost] >= 0]
-    at = columns.start[following[placed]] - 1
+    past = np.where(previous[placed] >= 0, columns.end[previous[placed]], 0)
+    returned = np.maximum(launches["end_ns"].to_numpy()[placed], past)
+    at = np.minimum(columns.start[following[placed]] - 1, returned)
     lane = columns.lane[following[placed]]
     keep = process[placed] == np.array(columns.lane_process)[lane]
     placed, at, lane = placed[keep], at[keep], lane[keep]
