@@ -24,6 +24,7 @@ Progress = Callable[[str], None]
 # (what the reader reads, in words for the error message; module relative to this package)
 READERS: list[tuple[str, str]] = [
     ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
+    ("a folder of nsys export --type parquetdir or arrowdir", ".nsys_tables"),
     ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
     ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu_csv"),
     ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),

@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import singledispatch
 from types import ModuleType
 from typing import Any
 from urllib.parse import quote
@@ -63,9 +64,10 @@ class Table:
     texts: dict[str, Coded]
 
 
+@singledispatch
 def read_columns(database: Database, table: str, wanted: Mapping[str, Wanted], *, where: str = "") -> Table:
     """The ``wanted`` columns of ``table`` in the order of its rows; a column the table lacks reads as NULL in every
-    row. ``where`` is a condition in SQL."""
+    row. ``where`` is a condition in SQL. A database that is no SQLite file registers its own way."""
     actual = database.columns(table)
     present = {name: column for name, column in wanted.items() if column.source.lower() in actual}
     builder = _fast(database, table, present, where) if present else None

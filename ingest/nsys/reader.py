@@ -72,21 +72,26 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
     Raises ``NotACaptureError`` for another product's or a damaged database, ``CannotAnswerError`` where it holds
     neither kernels nor whole-graph launches.
     """
-    steps = _Progress(progress or (lambda _: None))
     with Database(path) as database:
-        try:
-            _refuse_others(database)
-            return _read(database, steps)
-        except (TraceAnalyzeError, MemoryError):
-            raise
-        except Exception as error:  # corruption can show as anything, and only while rows are read
-            intact = f"Readable before that: {steps.done}." if steps.done else ""
-            if isinstance(error, sqlite3.Error) or not is_sound(database):
-                raise damaged(path, error, intact) from error
-            raise NotACaptureError(
-                f"{path.name} holds something this tool does not understand ({type(error).__name__}: {error}). {intact} "
-                "Please report it; the traceback is the cause of this error."
-            ) from error
+        return trace_of(database, progress)
+
+
+def trace_of(database: Database, progress: Callable[[str], None] | None = None) -> Trace:
+    """The Trace of an open database; see ``read``."""
+    steps = _Progress(progress or (lambda _: None))
+    try:
+        _refuse_others(database)
+        return _read(database, steps)
+    except (TraceAnalyzeError, MemoryError):
+        raise
+    except Exception as error:  # corruption can show as anything, and only while rows are read
+        intact = f"Readable before that: {steps.done}." if steps.done else ""
+        if isinstance(error, sqlite3.Error) or not is_sound(database):
+            raise damaged(database.original, error, intact) from error
+        raise NotACaptureError(
+            f"{database.original.name} holds something this tool does not understand "
+            f"({type(error).__name__}: {error}). {intact} Please report it; the traceback is the cause of this error."
+        ) from error
 
 
 def _refuse_others(database: Database) -> None:
