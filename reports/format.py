@@ -7,6 +7,7 @@ does not hold more, and whole numbers in full.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ KEY_UNITS: Mapping[str, tuple[str, str]] = {
     "_s": ("s", "number"),
     "_w": ("W", "number"),
 }
+_RATE = re.compile(r"(?P<what>\w+?)_(?P<unit>bytes|flop|ms|us|ns)_per_(?P<per>(?!byte$)\w+)")
 _WORDS = {
     "mfu": "MFU",
     "mbu": "MBU",
@@ -143,12 +145,25 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 
 def split_key(key: str) -> tuple[str, str, str]:
-    """A JSON key as (label, unit, kind): ``decode_step_ms`` -> ``('decode step', 'ms', 'number')``."""
-    for suffix in sorted(KEY_UNITS, key=len, reverse=True):
-        if key.endswith(suffix) and len(key) > len(suffix):
-            unit, kind = KEY_UNITS[suffix]
-            return label(key[: -len(suffix)]), unit, kind
-    return label(key), "", "plain"
+    """A JSON key as (label, unit, kind): ``decode_step_ms`` -> ``('decode step', 'ms', 'number')``.
+
+    A rate keeps its denominator in the unit: ``kv_bytes_per_token`` -> ``('KV', 'B/token', 'si')``.
+    """
+    rate = _RATE.fullmatch(key)
+    if rate and rate["what"]:
+        unit, kind = KEY_UNITS[f"_{rate['unit']}"]
+        return label(rate["what"]), f"{unit}/{label(rate['per'])}", kind
+    suffix = unit_suffix(key)
+    if not suffix:
+        return label(key), "", "plain"
+    unit, kind = KEY_UNITS[suffix]
+    return label(key[: -len(suffix)]), unit, kind
+
+
+def unit_suffix(key: str) -> str:
+    """The suffix of a JSON key that names its unit, '' without one; the longest that fits wins."""
+    fitting = [suffix for suffix in KEY_UNITS if key.endswith(suffix) and len(key) > len(suffix)]
+    return max(fitting, key=len, default="")
 
 
 def label(key: str) -> str:

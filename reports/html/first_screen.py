@@ -327,7 +327,7 @@ def top_table(rows: pl.DataFrame, phase: str, phase_ms: float) -> Table:
     reasons = [r or "" for r in get("reason")]
     ratio = "mfu_pct" if phase == "prefill" else "mbu_pct"
     columns = [
-        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=40),
+        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=26),
         texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
         numbers("count_per_step", "/ step", get("count_per_step").to_list(), help="launches per step"),
         numbers("median_us", "median", get("median_us").to_list(), unit="µs"),

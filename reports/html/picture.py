@@ -21,6 +21,7 @@ GAP_HEIGHT = 70
 MAX_MARKS = 400  # stall marks; more of them share a mark
 LABELS = 6
 LABEL_WIDTH = 13.0  # percent of a laptop's width that a label takes
+PHONE_LABEL_WIDTH = 42.0
 EDGE = 7.0  # nearer to the edge than this a label is not centred on its mark
 MAX_GROUPS = 8
 
@@ -34,7 +35,7 @@ class Mark:
     width: float
     title: str
     label: str = ""  # '' where there is no room
-    rank: int = 0  # 1 = the longest: narrow screens keep the first ones only
+    narrow: bool = False  # the label fits on a phone too
 
 
 @dataclass(frozen=True)
@@ -157,28 +158,33 @@ def _marks(stalls: pl.DataFrame, start: int, end: int) -> list[Mark]:
         .to_dicts()
     )  # fmt: skip
     marks: list[Mark] = []
-    labelled: list[tuple[float, float]] = []  # (left, right) of the labels placed, in percent
+    wide, phone = _Labels(LABEL_WIDTH), _Labels(PHONE_LABEL_WIDTH)
     for row in rows:  # longest first: the longest get their labels
         left = max(0.0, (row["first"] - start) / span * 100)
         width = min(100.0, (row["last"] - start) / span * 100) - left
-        begin = label_left(left + width / 2)
-        free = len(labelled) < LABELS and all(begin >= b or begin + LABEL_WIDTH <= a for a, b in labelled)
-        label = stall_words(row) if free else ""
-        if free:
-            labelled.append((begin, begin + LABEL_WIDTH))
+        middle = left + width / 2
+        label = stall_words(row) if wide.place(middle) else ""
+        narrow = bool(label) and phone.place(middle)
         more = f" (and {row['same'] - 1} more here)" if row["same"] > 1 else ""
         title = f"stall {row['stall']}: {stall_words(row)}, {_held(row['requests_held'])}{more}"
-        marks.append(
-            Mark(row["stall"], round(left, 3), round(max(width, 0.05), 3), title, label, len(labelled) if free else 0)
-        )
+        marks.append(Mark(row["stall"], round(left, 3), round(max(width, 0.05), 3), title, label, narrow))
     return sorted(marks, key=lambda m: m.left)
 
 
-def label_left(middle: float) -> float:
-    """Where the label of a mark begins: centred on it, inside the picture near its edges."""
-    if middle < EDGE:
-        return middle
-    return middle - (LABEL_WIDTH if middle > 100 - EDGE else LABEL_WIDTH / 2)
+class _Labels:
+    """Places on the line of labels that are taken, in percent of its width."""
+
+    def __init__(self, width: float) -> None:
+        self.width = width
+        self.taken: list[float] = []
+
+    def place(self, middle: float) -> bool:
+        """Take the place around ``middle`` (beside it near the picture's edges); False where it is not free."""
+        begin = middle if middle < EDGE else middle - self.width * (1 if middle > 100 - EDGE else 0.5)
+        free = len(self.taken) < LABELS and all(abs(begin - other) >= self.width for other in self.taken)
+        if free:
+            self.taken.append(begin)
+        return free
 
 
 def stall_words(row: dict[str, object]) -> str:

@@ -101,6 +101,7 @@ def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[s
     ridge, peak, bandwidth = _ridge(ceiling), ceiling["peak_tflops"], ceiling["bandwidth_gbps"]
     # the slope starts where it enters the frame, from the left or from below
     start = max(10**x.low, 10**y.low * 1e3 / bandwidth)
+    label = start * (ridge / start) ** 0.45
     names = "/".join(str(d) for d in ceiling["dtypes"] if d)
     return {
         "path": f"M{x.at(start)} {y.at(start * bandwidth / 1e3)}L{x.at(ridge)} {y.at(peak)}H{RIGHT}",
@@ -109,8 +110,8 @@ def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[s
         "label": f"{fmt.number(peak)} TFLOP/s {names}",
         "ridge": f"ridge {ridge:.0f} FLOP/byte",
         "slope": f"{fmt.number(bandwidth)} GB/s",
-        "slope_x": x.at(start),
-        "slope_y": y.at(start * bandwidth / 1e3),
+        "slope_x": x.at(label),
+        "slope_y": y.at(label * bandwidth / 1e3),
         "main": order == 0,
     }
 

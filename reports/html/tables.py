@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
@@ -37,6 +37,7 @@ class Column:
     raw: Sequence[float | int | None] | None = None
     title: Sequence[str] | None = None  # hover: raw name, or why a number is not known
     help: str = ""
+    minor: bool = False  # left out in print, where the width is short
 
     @property
     def is_number(self) -> bool:
@@ -75,7 +76,8 @@ def cell(column: Column, row: int) -> dict[str, str]:
         "text": column.text[row],
         "title": column.title[row] if column.title else "",
         "kind": column.kind,
-        "class": "n" if column.is_number else column.kind,
+        "class": "n" if column.is_number else "name" if column.kind == "name" else "text",
+        "minor": " minor" if column.minor else "",
     }
 
 
@@ -112,6 +114,16 @@ def names(key: str, label: str, short: Sequence[str], full: Sequence[str], *, li
     return Column(key, label, "", "name", text, title=[fmt.shorten(f, MAX_NAME) for f in full])
 
 
+def minor(columns: Iterable[Column], *keys: str) -> list[Column]:
+    """The columns, those with these keys marked as left out in print."""
+    return [replace(column, minor=True) if column.key in keys else column for column in columns]
+
+
+def si(unit: str) -> Callable[[Any], str]:
+    """How a column of large amounts shows: with an SI prefix and ``unit``."""
+    return lambda value: fmt.scaled(value, unit)
+
+
 def within_budget(widths: Iterable[int], *, rows: int = MAX_ROWS, size: int = MAX_BYTES) -> int:
     """How many leading rows fit: ``widths`` are the rows' sizes in bytes."""
     used = count = 0
@@ -133,6 +145,8 @@ def _payload(table: Table) -> dict[str, Any]:
     columns = []
     for column in table.columns:
         entry: dict[str, Any] = {"key": column.key, "kind": column.kind, "text": column.text}
+        if column.minor:
+            entry["minor"] = True
         if column.raw is not None:
             entry["raw"] = column.raw
         if column.title is not None:

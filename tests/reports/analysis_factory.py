@@ -5,6 +5,7 @@ The figures are invented but hang together (parts sum, ratios follow), so that a
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -48,7 +49,8 @@ def frame(schema: t.Schema, **columns: Any) -> pl.DataFrame:
     """A frame with exactly ``schema``; columns that are not given are null."""
     height = max((len(c) for c in columns.values() if not np.isscalar(c) and c is not None), default=0)
     data = {
-        name: columns[name] if not (name not in columns or columns[name] is None or np.isscalar(columns[name]))
+        name: columns[name]
+        if not (name not in columns or columns[name] is None or np.isscalar(columns[name]))
         else [columns.get(name)] * height
         for name in schema
     }
@@ -82,7 +84,7 @@ def serving_run() -> r.Analysis:
     rows = []  # start, end, device, stream, name, op, place, phase, step phase, step row, node
     step_rows = []
     names: dict[tuple[str, str], int] = {}
-    for index, (phase, tokens, prompts, held, start, end) in enumerate(times):
+    for index, (phase, tokens, prompts, held, start, _) in enumerate(times):
         for device in range(2):
             clock = start + device * 4_000
             row = len(step_rows)
@@ -143,7 +145,7 @@ def serving_run() -> r.Analysis:
         padded_tokens=[max(16, x + y) for x, y in zip(s[3], s[5], strict=True)], prompts_finished=s[4],
         kv_tokens=[int(v) if p != "prefill" else None for v, p in zip(kv, phases, strict=True)],
         kv_tokens_source=["tracked" if p != "prefill" else None for p in phases],
-        verify_width=1, kernel_count=50, label=["execute_context_%d(%d)_generation_%d(%d)" % (b, a, c, c) for a, b, c in zip(s[3], s[4], s[5], strict=True)],
+        verify_width=1, kernel_count=50, label=[f"execute_context_{b}({a})_generation_{c}({c})" for a, b, c in zip(s[3], s[4], s[5], strict=True)],
         flop=2.1e11, bytes=1.6e10, bytes_weights=1.5e10, bytes_kv=6e8, bytes_activations=4e8, mfu_pct=1.8, mbu_pct=62.4,
     ).sort("group", "index", "device_index")  # fmt: skip
     stalls, gaps = stalls_and_gaps(times)
@@ -187,10 +189,10 @@ def stalls_and_gaps(times):
     bearing = [i for i, s in enumerate(times) if s[3]]
     gaps, stalls, episode = [], [], -1
     previous_stalled = False
-    for before, now in zip(bearing, bearing[1:], strict=False):
+    for before, now in itertools.pairwise(bearing):
         start, end = times[before][5], times[now][5]
         gap = (end - start) / MS
-        between = [i for i in range(before + 1, now)]
+        between = list(range(before + 1, now))
         base = 2.05
         ms = sum((times[i][5] - times[i][4]) / MS for i in between)
         closing = times[now]
@@ -216,7 +218,6 @@ def stalls_and_gaps(times):
         idle_launch_bound_ms=0.06, idle_host_sync_ms=0.12, idle_waiting_rank_ms=0.0, idle_between_requests_ms=0.0, idle_unknown_ms=0.0,
         counted=True, stall=g[6], decode_requests=g[7],
     ) if gaps else t.empty(r.GAPS)  # fmt: skip
-    # group is a scalar: stretch it
     return stall_frame, gap_frame
 
 
@@ -365,7 +366,7 @@ def no_phases() -> r.Analysis:
     """An encoder-only run: kernels and time are known, steps and ratios are not."""
     base = serving_run()
     reason = "no autoregressive phases found"
-    nulls = {key: None for key in ("decode_mbu_kernel_pct", "decode_mbu_wall_pct", "prefill_mfu_kernel_pct", "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window", "stall_episode_count", "stall_episode_max_ms", "prefill_without_waiters")}  # fmt: skip
+    nulls = dict.fromkeys(("decode_mbu_kernel_pct", "decode_mbu_wall_pct", "prefill_mfu_kernel_pct", "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window", "stall_episode_count", "stall_episode_max_ms", "prefill_without_waiters"))  # fmt: skip
     empty_spread = {"n": 0, "p50": None, "p95": None, "p99": None, "max": None}
     unknown = pl.lit("unknown").cast(r.PHASES)
     return replace(
@@ -401,15 +402,24 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def hostile(rows: int = 5_000, length: int = 200) -> r.Analysis:
     """Names that try to become markup or to blow the page up."""
     base = serving_run()
-    names = [f"{HOSTILE}<b>x</b>\u2028\u2029{{{{7*7}}}} {i} " + "T" * (length if i % 50 else length * 40) for i in range(rows)]
+    names = [
+        f"{HOSTILE}<b>x</b>\u2028\u2029{{{{7*7}}}} {i} " + "T" * (length if i % 50 else length * 40)
+        for i in range(rows)
+    ]
     table = pl.concat([base.kernel_table.head(1)] * rows).with_columns(
-        name=pl.Series(names), short_name=pl.Series([n[:120] for n in names]), total_ms=pl.Series(np.linspace(50, 0.01, rows))
+        name=pl.Series(names),
+        short_name=pl.Series([n[:120] for n in names]),
+        total_ms=pl.Series(np.linspace(50, 0.01, rows)),
     )
     trace = replace(
         base.trace,
         names=base.trace.names.with_columns(name=pl.lit(HOSTILE), short_name=pl.lit(HOSTILE)),
-        texts=base.trace.texts.with_columns(text=pl.col("text").replace("gpu_model_runner: forward", "<b>x</b>" + HOSTILE)),
-        capture=replace(base.trace.capture, source_name=f"{HOSTILE}.sqlite", serving=t.ServingFacts(engine="vllm", model=HOSTILE)),
+        texts=base.trace.texts.with_columns(
+            text=pl.col("text").replace("gpu_model_runner: forward", "<b>x</b>" + HOSTILE)
+        ),
+        capture=replace(
+            base.trace.capture, source_name=f"{HOSTILE}.sqlite", serving=t.ServingFacts(engine="vllm", model=HOSTILE)
+        ),
     )
     return replace(
         base, trace=trace, kernel_table=table, model={**base.model, "name": HOSTILE}, summary={**base.summary, "sentence": HOSTILE},
@@ -431,13 +441,17 @@ def big(kernel_count: int = 1_000_000) -> r.Analysis:
     share = rng.random((n_steps, per_step)) + 0.1
     share /= share.sum(axis=1, keepdims=True)
     duration = np.maximum((share * (span[:, None] - 60_000) * 0.97).astype(np.int64), 500)
-    kernel_start = start[:, None] + np.concatenate([np.zeros((n_steps, 1), np.int64), np.cumsum(duration + 100, axis=1)[:, :-1]], axis=1)
+    kernel_start = start[:, None] + np.concatenate(
+        [np.zeros((n_steps, 1), np.int64), np.cumsum(duration + 100, axis=1)[:, :-1]], axis=1
+    )
     total = n_steps * per_step
     one = kernel_start.ravel()
     starts = np.concatenate([one, one + 3_000])
     ends = starts + np.tile(duration.ravel(), 2)
     device = np.repeat([0, 1], total)
-    step_of = np.concatenate([np.repeat(np.arange(n_steps) * 2, per_step), np.repeat(np.arange(n_steps) * 2 + 1, per_step)])
+    step_of = np.concatenate(
+        [np.repeat(np.arange(n_steps) * 2, per_step), np.repeat(np.arange(n_steps) * 2 + 1, per_step)]
+    )
     phase = np.tile(np.repeat(np.where(prefill, 0, 1), per_step), 2)
     name = np.tile(np.tile(np.arange(per_step) % base.trace.names.height, n_steps), 2)
     order = np.argsort(starts, kind="stable")
@@ -467,7 +481,10 @@ def big(kernel_count: int = 1_000_000) -> r.Analysis:
         partial=False, excluded=False, prefill_tokens=both(prefill * 2048), decode_tokens=both(held), prefill_requests=both(prefill * 1), decode_requests=both(held),
         kernel_count=per_step, padded_tokens=16, mfu_pct=3.0, mbu_pct=60.0,
     )  # fmt: skip
-    times = [("prefill" if p else "decode", 2048 * int(p), int(p), 0 if p else 16, int(a), int(b)) for p, a, b in zip(prefill, start, end, strict=True)]
+    times = [
+        ("prefill" if p else "decode", 2048 * int(p), int(p), 0 if p else 16, int(a), int(b))
+        for p, a, b in zip(prefill, start, end, strict=True)
+    ]
     stalls, gaps = stalls_and_gaps(times)
     return replace(
         base, trace=replace(base.trace, kernels=trace_kernels), kernels=kernels, steps=steps, stalls=stalls, gaps=gaps,

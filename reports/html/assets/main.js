@@ -26,6 +26,21 @@ function startCopying() {
   }
 }
 
+/** Evidence that is folded on the screen is open on paper. */
+function startPrinting() {
+  const button = document.getElementById("print");
+  button.hidden = false;
+  button.addEventListener("click", () => window.print());
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const details of folded) details.open = true;
+  });
+  addEventListener("afterprint", () => {
+    for (const details of folded) details.open = false;
+  });
+}
+
 /** `#stall-3` and `#step-17` show their row and go there in the timeline. */
 function follow(tables, timeline) {
   const anchor = decodeURIComponent(location.hash.slice(1));
@@ -41,9 +56,7 @@ function follow(tables, timeline) {
 async function start() {
   startTheme();
   startCopying();
-  const print = document.getElementById("print");
-  print.hidden = false;
-  print.addEventListener("click", () => window.print());
+  startPrinting();
   const [tables, timeline] = await Promise.all([startTables(), startTimeline()]);
   const go = () => follow(tables, timeline);
   addEventListener("hashchange", go);

@@ -2,6 +2,7 @@
 import { copyText, confirmOn } from "./say.js";
 
 const CHUNK = 200;
+const FEW = 8; // rows that need no filter
 const MISSING = "–";
 
 function cellOf(column, row) {
@@ -20,11 +21,11 @@ function cellOf(column, row) {
     cell.className = "n";
     cell.append(link);
   } else {
-    if (column.raw) cell.className = "n";
-    else if (column.kind === "name") cell.className = "name";
+    cell.className = column.raw ? "n" : column.kind === "name" ? "name" : "text";
     if (title) cell.title = title;
     cell.textContent = text;
   }
+  if (column.minor) cell.classList.add("minor");
   return cell;
 }
 
@@ -50,6 +51,7 @@ export class DataTable {
     this.heads.forEach((head, i) => head.querySelector("button").addEventListener("click", () => this.sortBy(i)));
     figure.querySelector(".tools").hidden = false;
     this.input = figure.querySelector("input");
+    this.input.parentElement.hidden = this.height <= FEW;
     let timer = 0;
     this.input.addEventListener("input", () => {
       clearTimeout(timer);

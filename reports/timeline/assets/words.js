@@ -10,7 +10,7 @@ export function digits(value) {
 export function duration(ns) {
   const size = Math.abs(ns);
   if (size >= 9.9995e9) return `${digits(ns / 1e9)} s`;
-  if (size >= 99_950) return `${digits(ns / 1e6)} ms`;
+  if (size >= 99_950 || ns === 0) return `${digits(ns / 1e6)} ms`;
   if (size >= 999.5) return `${digits(ns / 1e3)} µs`;
   return `${Math.round(ns)} ns`;
 }
