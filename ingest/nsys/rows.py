@@ -171,7 +171,8 @@ def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     if tied.all():
         return frame.sort(frame.columns)
     places = np.flatnonzero(tied)
-    group = frame[places].with_row_index("__row").sort(frame.columns, maintain_order=True)["__row"].to_numpy()
+    sorted_ties = frame[places].with_row_index("__row").sort(frame.columns, maintain_order=True)
+    group = sorted_ties["__row"].cast(pl.Int64).to_numpy()
     if (np.diff(group) > 0).all():
         return frame
     order = np.arange(frame.height)
