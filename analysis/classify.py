@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -50,6 +50,9 @@ _FLAGS = frozenset({"is_causal", "split_kv"})
 _SIZES = ("tile_m", "tile_n", "tile_k", "shape_n", "shape_k", "attention_tile_q", "head_dim", "token_tile", "tokens")
 _COLUMN_OF = {"tokens": "tokens_in_name"}
 _TRUE = frozenset({"true", "1"})
+_BATCH = 60
+_ASCII = {r"\w": "0-9A-Za-z_", r"\d": "0-9", r"\s": r" \t"}
+_SHORTHAND = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,8 @@ class Extractor:
 class Label:
     """A readable text for names whose function name says nothing."""
 
-    pattern: str
+    function: str  # pattern on the bare function name
+    pattern: str  # pattern on the canonical name
     text: str
 
 
@@ -99,6 +103,9 @@ class KernelTable:
     labels: tuple[Label, ...]
 
 
+_Reading = tuple[Extractor, list[int], Mapping[str, pl.Series]]
+
+
 @cache
 def kernel_table() -> KernelTable:
     """kernels.toml, read once."""
@@ -106,14 +113,14 @@ def kernel_table() -> KernelTable:
     return KernelTable(
         rules=tuple(_rule(order, row) for order, row in enumerate(data["rule"], start=1)),
         extractors=tuple(_extractor(row, data) for row in data["extract"]),
-        labels=tuple(Label(row["pattern"], row["text"]) for row in data["label"]),
+        labels=tuple(Label(row["function"], ascii_only(row["pattern"]), row["text"]) for row in data["label"]),
     )
 
 
 def _rule(order: int, row: Mapping[str, Any]) -> Rule:
     return Rule(
         order=order,
-        pattern=row["pattern"],
+        pattern=ascii_only(row["pattern"]),
         op_class=row["op_class"],
         fused_with=row.get("fused_with", ""),
         phase=row.get("phase"),
@@ -130,7 +137,7 @@ def _rule(order: int, row: Mapping[str, Any]) -> Rule:
 def _extractor(row: Mapping[str, Any], data: Mapping[str, Any]) -> Extractor:
     own: Mapping[str, str] = data[row["table"]] if "table" in row else row.get("types", {})
     return Extractor(
-        pattern=row["pattern"],
+        pattern=ascii_only(row["pattern"]),
         classes=tuple(row.get("classes", ())),
         types={**data["types"], **own},
         constants={group: row[group] for group in _TEXT_GROUPS if group in row},
@@ -171,35 +178,40 @@ def classify_names(names: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _match_rules(canonical: pl.Series, rules: Iterable[Rule]) -> list[int]:
-    """Order number of the first rule that matches each name, -1 where none does."""
-    orders = [-1] * len(canonical)
-    rows = pl.Series(range(len(canonical)), dtype=pl.UInt32)
-    texts = canonical
-    for rule in rules:
-        if not len(texts):
-            break
-        hit = texts.str.contains(rule.pattern)
-        if not hit.any():
-            continue
-        for row in rows.filter(hit):
-            orders[row] = rule.order
-        rows, texts = rows.filter(~hit), texts.filter(~hit)
-    return orders
+def _match_rules(canonical: pl.Series, rules: Sequence[Rule]) -> list[int]:
+    """Order number of the first rule that matches each name, -1 where none does.
+
+    Rules go in batches, so that one call tries many and names already matched leave the next batch.
+    """
+    pending = pl.DataFrame({"text": canonical}).with_row_index("row")
+    found = []
+    for start in range(0, len(rules), _BATCH):
+        batch = rules[start : start + _BATCH]
+        first = pl.coalesce(
+            pl.when(pl.col("text").str.contains(rule.pattern)).then(pl.lit(rule.order)) for rule in batch
+        )
+        tried = pending.with_columns(rule=first.cast(pl.Int32))
+        found.append(tried.filter(pl.col("rule").is_not_null()).select("row", "rule"))
+        pending = tried.filter(pl.col("rule").is_null()).select("row", "text")
+    found.append(pending.select("row", rule=pl.lit(-1, dtype=pl.Int32)))
+    return pl.concat(found).sort("row")["rule"].to_list()
 
 
-def _short_names(canonical: pl.Series, labels: Iterable[Label]) -> pl.Series:
+def _short_names(canonical: pl.Series, labels: Sequence[Label]) -> pl.Series:
     short = spelling.short(canonical)
-    pending = pl.Series([True] * len(canonical), dtype=pl.Boolean)
-    for label in labels:
-        hit = canonical.str.contains(label.pattern) & pending
-        if hit.any():
-            short = short.zip_with(~hit, canonical.str.replace(label.pattern, label.text))
-            pending = pending & ~hit
-    return short
+    labelled = short.to_list()
+    frame = pl.DataFrame({"text": canonical, "short": short}).with_row_index("row")
+    for label in reversed(labels):  # the first label that fits is written last
+        wrapped = frame.filter(pl.col("short").str.contains(label.function))
+        fitting = wrapped.filter(pl.col("text").str.contains(label.pattern))
+        for row, text in zip(fitting["row"], fitting["text"].str.replace(label.pattern, label.text), strict=True):
+            labelled[row] = text
+    return pl.Series("short_name", labelled, dtype=pl.String)
 
 
-def _extract(canonical: pl.Series, rules: list[Rule | None], extractors: Iterable[Extractor]) -> dict[str, list[Any]]:
+def _extract(
+    canonical: pl.Series, rules: Sequence[Rule | None], extractors: Sequence[Extractor]
+) -> dict[str, list[Any]]:
     """Columns read out of the names; a value found by an earlier extractor stays."""
     found: dict[str, list[Any]] = {
         column: [None] * len(canonical)
@@ -208,33 +220,55 @@ def _extract(canonical: pl.Series, rules: list[Rule | None], extractors: Iterabl
     for row, rule in enumerate(rules):
         if rule is not None:
             found["dtype"][row], found["weight_dtype"][row] = rule.dtype, rule.weight_dtype
-    rows_of_class: dict[str, list[int]] = {}
-    for row, rule in enumerate(rules):
-        rows_of_class.setdefault(rule.op_class if rule else "other", []).append(row)
+    names = pl.DataFrame({"text": canonical, "op_class": [rule.op_class if rule else "other" for rule in rules]})
+    names = names.with_row_index("row")
+    specific = [extractor for extractor in extractors if extractor.classes]
+    for extractor, rows, groups in _read_by_class(names, specific):
+        _keep(extractor, rows, groups, found)
     for extractor in extractors:
-        if extractor.classes:
-            rows = [row for op_class in extractor.classes for row in rows_of_class.get(op_class, ())]
-        else:
-            rows = [row for row, dtype in enumerate(found["dtype"]) if dtype is None]
-        if rows:
-            _apply(extractor, canonical.gather(rows), rows, found)
+        if not extractor.classes:
+            untyped = names.filter(pl.Series([dtype is None for dtype in found["dtype"]], dtype=pl.Boolean))
+            for _, rows, groups in _read(untyped, [extractor]):
+                _keep(extractor, rows, groups, found)
     return found
 
 
-def _apply(extractor: Extractor, texts: pl.Series, rows: list[int], found: dict[str, list[Any]]) -> None:
-    hit = texts.str.contains(extractor.pattern)
-    if not hit.any():
-        return
-    hit_rows = pl.Series(rows).filter(hit).to_list()
-    groups: dict[str, list[Any]] = {group: [value] * len(hit_rows) for group, value in extractor.constants.items()}
-    if re.search(r"\(\?P<", extractor.pattern):
-        struct = texts.filter(hit).str.extract_groups(extractor.pattern)
-        groups.update({group: _values(extractor, group, struct.struct.field(group)) for group in struct.struct.fields})
-    if extractor.token_side is not None:
-        groups["token_tile"] = groups[f"tile_{extractor.token_side}"]
-    for group, values in groups.items():
+def _read_by_class(names: pl.DataFrame, extractors: Sequence[Extractor]) -> list[_Reading]:
+    """What the extractors read, in their order; those for the same op classes go through the names together."""
+    readings: dict[int, _Reading] = {}
+    for classes in dict.fromkeys(extractor.classes for extractor in extractors):
+        chosen = [number for number, extractor in enumerate(extractors) if extractor.classes == classes]
+        rows = names.filter(pl.col("op_class").is_in(classes))
+        for number, reading in zip(chosen, _read(rows, [extractors[number] for number in chosen]), strict=True):
+            readings[number] = reading
+    return [readings[number] for number in sorted(readings)]
+
+
+def _read(names: pl.DataFrame, extractors: Sequence[Extractor]) -> list[_Reading]:
+    """For each extractor: the rows it matches and the text of its groups there."""
+    hits = names.select(
+        pl.col("text").str.contains(extractor.pattern).alias(str(number)) for number, extractor in enumerate(extractors)
+    )
+    readings: list[_Reading] = []
+    for number, extractor in enumerate(extractors):
+        hit = names.filter(hits[str(number)])
+        groups: Mapping[str, pl.Series] = {}
+        if not hit.is_empty() and "(?P<" in extractor.pattern:
+            fields = hit["text"].str.extract_groups(extractor.pattern).struct.unnest()
+            groups = {group: fields[group] for group in fields.columns}
+        readings.append((extractor, hit["row"].to_list(), groups))
+    return readings
+
+
+def _keep(extractor: Extractor, rows: list[int], groups: Mapping[str, pl.Series], found: dict[str, list[Any]]) -> None:
+    """Write the values of one extractor where nothing was found before."""
+    values: dict[str, list[Any]] = {group: [value] * len(rows) for group, value in extractor.constants.items()}
+    values.update({group: _values(extractor, group, raw) for group, raw in groups.items()})
+    if rows and extractor.token_side is not None:
+        values["token_tile"] = values[f"tile_{extractor.token_side}"]
+    for group, column_values in values.items():
         column = found[_COLUMN_OF.get(group, group)]
-        for row, value in zip(hit_rows, values, strict=True):
+        for row, value in zip(rows, column_values, strict=True):
             if column[row] is None:
                 column[row] = value
 
@@ -246,3 +280,17 @@ def _values(extractor: Extractor, group: str, raw: pl.Series) -> list[Any]:
         return [None if value is None else extractor.types.get(value, value) in _TRUE for value in raw]
     scale = extractor.scale if group.startswith("tile_") else 1
     return [int(value) * scale if value not in {None, "0"} else None for value in raw]
+
+
+def ascii_only(pattern: str) -> str:
+    """The pattern with ``\\w``, ``\\d``, ``\\s`` and ``\\b`` read as ASCII: kernel names are, and it compiles and runs faster."""
+    return _SHORTHAND.sub(_ascii_shorthand, pattern)
+
+
+def _ascii_shorthand(match: re.Match[str]) -> str:
+    whole = match[0]
+    if whole.startswith("["):
+        return re.sub(r"\\[wds]", lambda inner: _ASCII[inner[0]], whole)
+    if whole == r"\b":
+        return r"(?-u:\b)"
+    return f"[{_ASCII[whole]}]" if whole in _ASCII else whole

@@ -49,15 +49,17 @@ _KEY: tuple[tuple[str, str], ...] = (
 
 def canonical(names: pl.Series) -> pl.Series:
     """The common spelling of each name; mangled names are read first."""
-    text = _replace(_read_mangled(names), _CANONICAL)
-    without_parameters = text.str.replace(_PARAMETERS, "").str.replace(_RETURN_TYPE, "").str.strip_chars()
-    kept = without_parameters.str.len_bytes() > 0
-    return without_parameters.zip_with(kept, text).rename(names.name)
+    text = _replace(pl.col("text"), _CANONICAL)
+    bare = text.str.replace(_PARAMETERS, "").str.replace(_RETURN_TYPE, "").str.strip_chars()
+    frame = pl.DataFrame({"text": _read_mangled(names)}).with_columns(bare=bare)
+    return frame.select(pl.when(pl.col("bare") != "").then("bare").otherwise("text")).to_series().rename(names.name)
 
 
 def join_key(names: pl.Series) -> pl.Series:
     """The key under which names from different tools meet (Nsight Compute drops namespaces and casts)."""
-    return _replace(canonical(names), _KEY).rename(names.name)
+    return (
+        pl.DataFrame({"text": canonical(names)}).select(_replace(pl.col("text"), _KEY)).to_series().rename(names.name)
+    )
 
 
 def normalise(name: str) -> str:
@@ -87,7 +89,7 @@ def _until_stable(text: pl.Series, pattern: str, rounds: int = 40) -> pl.Series:
     return text
 
 
-def _replace(text: pl.Series, table: tuple[tuple[str, str], ...]) -> pl.Series:
+def _replace(text: pl.Expr, table: tuple[tuple[str, str], ...]) -> pl.Expr:
     for pattern, replacement in table:
         text = text.str.replace_all(pattern, replacement)
     return text
