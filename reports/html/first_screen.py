@@ -90,7 +90,11 @@ def _gpu_facts(analysis: Analysis) -> list[Fact]:
         count = f"{len(group)} × " if len(group) > 1 else ""
         source = first.get("gpu_source")
         facts.append(Fact("GPU", f"{count}{name}", f"named by {source}" if source else "not named by the capture"))
-        facts.append(Fact("Ceilings", ceilings_text(first), str(first.get("ceiling_source") or "")))
+        facts.append(
+            Fact(
+                "Ceilings", ceilings_text(first), str(first.get("ceiling_source") or first.get("ceiling_reason") or "")
+            )
+        )
         others = first.get("candidates") or ()
         if len(others) > 1:
             facts.append(Fact("Could also be", ", ".join(map(str, others)), "the capture does not say which"))
@@ -145,7 +149,7 @@ def trust(analysis: Analysis) -> list[Fact]:
     facts.append(Fact("Clocks", _clock_text(clocks), "" if clocks else fmt.reason_for(known, "clocks")))
     for key, name in (("launches_without_kernel", "launch calls without a kernel"), ("lost_events", "losses reported")):
         value = known.get(key)
-        count = len(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        count = value if isinstance(value, int) else len(value or ())
         if count:
             facts.append(Fact(name.capitalize(), fmt.whole(count), bad=key == "lost_events"))
     rejected = known.get("rejected_rows") or {}
@@ -206,11 +210,19 @@ def _split(analysis: Analysis) -> Headline:
 
 
 def _decode_step(analysis: Analysis) -> Headline:
-    spread = analysis.summary.get("decode_step_ms") or {}
+    """Pure decode steps; where every decode-bearing step is mixed, those, under their own name."""
+    summary = analysis.summary
+    kind = (
+        "decode"
+        if (summary.get("decode_step_ms") or {}).get("n") or not (summary.get("mixed_step_ms") or {}).get("n")
+        else "mixed"
+    )
+    spread = summary.get(f"{kind}_step_ms") or {}
     n = spread.get("n") or 0
+    what = fmt.plural(n, "pure decode step" if kind == "decode" else "mixed step")
     return Headline(
-        "decode-step", "Decode step, median", fmt.milliseconds(spread.get("p50")) if n else fmt.NOT_KNOWN, spread_text(spread),
-        f"{fmt.plural(n, 'pure decode step')}, first kernel's start to last kernel's end" if n else _why(analysis, "decode_step_ms"),
+        "decode-step", f"{kind.capitalize()} step, median", fmt.milliseconds(spread.get("p50")) if n else fmt.NOT_KNOWN, spread_text(spread),
+        f"{what}, first kernel's start to last kernel's end" if n else _why(analysis, "decode_step_ms"),
         known=n > 0 and fmt.is_known(spread.get("p50")),
     )  # fmt: skip
 
@@ -275,7 +287,9 @@ def _stalls(analysis: Analysis) -> Headline:
     note = f"{fmt.percent(share)} of the {window} window" if known and fmt.is_known(share) else ""
     if free:
         note += f"; {fmt.plural(free, 'prefill step')} held nobody" if note else ""
-    value = fmt.milliseconds(ms) if count or not known else "none"
+    value = (
+        fmt.milliseconds(ms, at_least=bool(summary.get("stall_ms_is_lower_bound"))) if count or not known else "none"
+    )
     return Headline(
         "stalls", "Decode stalled by prefill", value, spread, note or _why(analysis, "stall_ms"), known=known
     )

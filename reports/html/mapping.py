@@ -64,7 +64,7 @@ def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:
         show = (lambda v: fmt.scaled(v, unit)) if kind == "si" else fmt.number
         reasons = [fmt.reason_for(row, key) or str(row.get("reason") or "") for row in rows]
         return numbers(key, label, values, unit="" if kind == "si" else unit, show=show, reasons=reasons)
-    shown = [_joined(key, v) if _is_list(v) else fmt.by_key(key, v).text if v is not None else None for v in values]
+    shown = [None if v is None else _joined(key, v) if _is_list(v) else fmt.by_key(key, v).text for v in values]
     return texts(key, label, shown, kind="phase" if key == "phase" else "text")
 
 

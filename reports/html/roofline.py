@@ -94,7 +94,7 @@ def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, A
 
 def _ridge(ceiling: Mapping[str, Any]) -> float:
     given = ceiling.get("ridge")
-    return float(given) if fmt.is_known(given) else ceiling["peak_tflops"] * 1e3 / ceiling["bandwidth_gbps"]  # type: ignore[arg-type,no-any-return]
+    return float(given if fmt.is_known(given) else ceiling["peak_tflops"] * 1e3 / ceiling["bandwidth_gbps"])  # type: ignore[arg-type]
 
 
 def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[str, Any]:

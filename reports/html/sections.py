@@ -33,6 +33,7 @@ def sections(analysis: Analysis, *, drawn: Mapping[str, Any] | None) -> list[Sec
         steps_section(analysis),
         _step_table(analysis),
         devices_section(analysis),
+        _groups(analysis),
         collectives_section(analysis),
         _graphs(analysis),
         _findings(analysis),
@@ -134,6 +135,30 @@ def _step_table(analysis: Analysis) -> Section:
     rows = table.head(2_000).to_dicts()
     made = table_of("one-step-table", "Kernels of the step in order", rows)
     return Section("one-step", "One step, kernel by kernel", "The step chosen with --step.", tables=[made])
+
+
+def _groups(analysis: Analysis) -> Section:
+    """One row per group of devices, where there are several."""
+    if len(analysis.group_summaries) < 2:
+        return Section("groups", "Groups")
+    rows = []
+    for group in analysis.group_summaries:
+        step, gap = group.get("decode_step_ms") or {}, group.get("inter_token_gap_ms") or {}
+        rows.append(
+            {
+                **{k: group.get(k) for k in ("group", "kind", "devices", "step_count")},
+                "decode_step_p50_ms": step.get("p50"),
+                "gap_p50_ms": gap.get("p50"),
+                "gap_p99_ms": gap.get("p99"),
+                **{
+                    k: group.get(k)
+                    for k in ("decode_mbu_kernel_pct", "prefill_mfu_kernel_pct", "stall_count", "stall_ms")
+                },
+            }
+        )
+    return Section(
+        "groups", "Groups", "Devices that run one step together.", tables=[table_of("groups-table", "Groups", rows)]
+    )
 
 
 def _graphs(analysis: Analysis) -> Section:

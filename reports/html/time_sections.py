@@ -9,6 +9,7 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from .mapping import facts_of
 from .section import Section
 from .tables import Table, minor, names, numbers, si, texts
 
@@ -51,7 +52,17 @@ def stalls_section(analysis: Analysis) -> Section:
     ]  # fmt: skip
     table = Table("stalls-table", "Stalls", columns, stalls.height, anchors=[f"stall-{i}" for i in get("stall")])
     lead = "An inter-token gap in which prefill work kept decoding requests waiting. Click a number to see it in the timeline."
-    return Section("stalls", "Stalls", lead, tables=[table])
+    origin_free = {
+        key: _from_window(analysis.summary.get(key), origin) for key in ("worst_episode", "longest_run_without_decode")
+    }
+    return Section("stalls", "Stalls", lead, facts_of({k: v for k, v in origin_free.items() if v}), [table])
+
+
+def _from_window(found: Any, origin: int) -> dict[str, Any]:
+    """An episode or run of the summary with its times since the window's start."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {k: v - origin if k in ("start_ns", "end_ns") and v is not None else v for k, v in found.items()}
 
 
 def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = 5_000) -> pl.DataFrame:
@@ -194,8 +205,13 @@ def devices_section(analysis: Analysis) -> Section:
     devices = analysis.devices
     if not devices:
         return Section("devices", "Devices", empty="No device ran a kernel.")
-    row = lambda key: [d.get(key) for d in devices]  # noqa: E731
-    ms = lambda key: [None if d.get(key) is None else d[key] / 1e6 for d in devices]  # noqa: E731
+
+    def row(key: str) -> list[Any]:
+        return [d.get(key) for d in devices]
+
+    def ms(key: str) -> list[float | None]:
+        return [None if d.get(key) is None else d[key] / 1e6 for d in devices]
+
     columns = [
         numbers("device", "Device", row("device")),
         numbers("group", "Group", row("group")),
@@ -224,7 +240,8 @@ def devices_section(analysis: Analysis) -> Section:
         ]
         tables.append(Table("idle-table", "Longest idle times", idle, analysis.idle.height, rows_in_page=10))
     lead = "Busy is the union of a device's kernels, never their sum; copies without a kernel are counted apart; idle is the rest, by cause."
-    return Section("devices", "Devices and idle time", lead, tables=tables)
+    misread = {"what other tools would call utilization": analysis.summary.get("utilization") or {}}
+    return Section("devices", "Devices and idle time", lead, facts_of(misread), tables)
 
 
 def _nested_columns(devices: Sequence[Mapping[str, Any]], key: str, prefix: str) -> list[Any]:

@@ -34,8 +34,7 @@ def layers(
     for code in range(count):
         mine = codes == code
         if mine.any():
-            part = (starts, ends) if mine.all() else (starts[mine], ends[mine])
-            out[code] = visible(covered(*part, edges))
+            out[code] = visible(covered(starts[mine], ends[mine], edges))
     return out
 
 

@@ -129,15 +129,14 @@ def _dictionary(
     used, name = np.unique(kinds["name_id"].to_numpy(), return_inverse=True)
     names = analysis.trace.names
     picked = names[used] if names.height else names
-    code = lambda column: kinds[column].to_physical().fill_null(0).to_numpy()  # noqa: E731
     ns = kinds["ns"].cast(pl.Float64)
     dictionary = {
         "names": [[fmt.shorten(s, 90), fmt.shorten(f, 300)] for s, f in zip(picked["short_name"], picked["name"], strict=True)],
         "name": pack.whole(name),
-        "op": pack.whole(code("op_class")),
-        "phase": pack.whole(code("phase")),
-        "evidence": pack.whole(code("evidence")),
-        "source": pack.whole(code("work_source")),
+        "op": pack.whole(_codes(kinds["op_class"])),
+        "phase": pack.whole(_codes(kinds["phase"])),
+        "evidence": pack.whole(_codes(kinds["evidence"])),
+        "source": pack.whole(_codes(kinds["work_source"])),
         "grid": [pack.whole(np.maximum(kinds[c].to_numpy(), 0)) for c in ("grid_x", "grid_y", "grid_z")],
         "block": pack.whole(np.maximum(kinds["block_x"].to_numpy(), 0)),
         "flop": pack.floats(_known(kinds["flop"])),
@@ -147,6 +146,11 @@ def _dictionary(
         "mbu_ns": pack.floats(_known(kinds["mbu_pct"].cast(pl.Float64) * ns)),
     }  # fmt: skip
     return what, dictionary
+
+
+def _codes(series: pl.Series) -> npt.NDArray[np.uint8]:
+    """The physical codes of an Enum column; null as the first."""
+    return series.to_physical().fill_null(0).to_numpy().astype(np.uint8)
 
 
 def _known(series: pl.Series) -> npt.NDArray[np.float64]:
@@ -165,7 +169,7 @@ def copy_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> list[
         made.append(
             {
                 "kind": "copies",
-                "label": f"{_device_label(analysis, int(device))} copies",  # type: ignore[call-overload]
+                "label": f"{_device_label(analysis, int(device))} copies",
                 "count": mine.height,
                 "items": {**pack.intervals(shown["start_ns"].to_numpy() - window[0], shown["end_ns"].to_numpy() - window[0]), "what": pack.whole(shown["kind"].to_physical().to_numpy()), "bytes": pack.whole(np.maximum(shown["bytes"].to_numpy(), 0))},
                 "bins": {"n": 8_192, "layers": {PHASE_CODES["other"]: pack.whole(layers(starts, ends, code, edges, 1)[0])}},
@@ -221,7 +225,8 @@ def range_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> tupl
 def depths(starts: Ints, ends: Ints) -> Ints:
     """Nesting depth of intervals sorted by (start, end falling): how many began before and are still open."""
     ended = np.searchsorted(np.sort(ends), starts, side="right")
-    return np.maximum(np.arange(len(starts)) - ended, 0)
+    depth: Ints = np.maximum(np.arange(len(starts)) - ended, 0)
+    return depth
 
 
 def metric_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> list[dict[str, Any]]:
@@ -245,5 +250,5 @@ def metric_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> lis
             n = np.bincount(slot[known], minlength=count)
             mean = np.bincount(slot[known], values[known], minlength=count) / np.maximum(n, 1)
             level = np.where(n > 0, 1 + np.rint(mean.clip(0, 100) * 2), 0)
-            made.append({"kind": "metric", "label": f"{_device_label(analysis, int(device))} {name}", "device": int(device), "values": pack.whole(level)})  # type: ignore[call-overload]  # fmt: skip
+            made.append({"kind": "metric", "label": f"{_device_label(analysis, int(device))} {name}", "device": int(device), "values": pack.whole(level)})  # fmt: skip
     return made
