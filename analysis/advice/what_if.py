@@ -51,6 +51,7 @@ def what_would_help(found: SummaryInput, *, itl_target_ms: float | None = None) 
     """
     groups = list(split_groups(found.steps, found.groups)) if found.autoregressive else []
     result: dict[str, Any] = {"is_prediction": True, "disaggregation": _disaggregation(found, groups)}
+    result |= _chunk_now(groups)
     fit = fit_step_model(groups, ridge_batch(found.ceilings, found.model)) if groups else "there are no steps"
     if isinstance(fit, str):
         return result | {
@@ -68,7 +69,6 @@ def what_would_help(found: SummaryInput, *, itl_target_ms: float | None = None) 
     return result | {
         "fit": _fit_facts(fit),
         "schedule": "mixed" if scene.mixes else "separate",
-        "chunk_now_tokens": _chunk_now(groups),
         "prompt_tokens": scene.prompt,
         "chunks": [c for c in chunks if c],
         "itl_target": None if itl_target_ms is None else _largest_chunk(scene, itl_target_ms),
@@ -145,12 +145,18 @@ def _prompt_length(facts: StepFacts) -> float:
     return float(np.nanmax(facts.prefill_tokens[facts.has_prefill]))
 
 
-def _chunk_now(groups: Sequence[GroupSteps]) -> int | None:
-    """Largest number of tokens any step with prefill work ran for (its budget where prompts are long enough)."""
+def _chunk_now(groups: Sequence[GroupSteps]) -> dict[str, Any]:
+    """Largest number of tokens any step with prefill work ran for (its budget where prompts are long enough).
+
+    ``chunk_now_step_ms`` is the measured median of the steps within 10% of that size.
+    """
     facts = StepFacts.of(groups)
-    tokens = (facts.prefill_tokens + facts.decode_tokens)[facts.has_prefill]
+    tokens = np.where(facts.has_prefill, facts.prefill_tokens + facts.decode_tokens, np.nan)
     known = tokens[~np.isnan(tokens)]
-    return int(known.max()) if len(known) else None
+    if not len(known):
+        return {"chunk_now_tokens": None, "chunk_now_tokens_reason": "token counts are not known"}
+    near = facts.ms[tokens >= 0.9 * known.max()]
+    return {"chunk_now_tokens": int(known.max()), "chunk_now_step_ms": float(np.median(near))}
 
 
 def _step_times(scene: _Scene, chunk: float) -> tuple[Floats, float]:

@@ -1,0 +1,75 @@
+"""The ranked findings: at most five sentences, each a number, a cause and a lever. Every rule: docs/findings.md.
+
+A rule looks at what was measured and returns a Finding or nothing; it never speaks of what the capture does not hold.
+Serving findings are ranked by the milliseconds they could recover; capture findings (what limits the answer) follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..result import Finding
+from ..time.collectives import CollectiveResult
+from . import capture_rules, serving_rules
+
+if TYPE_CHECKING:
+    from ..summary import SummaryInput
+
+MOST = 5
+MOST_CAPTURE = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the rules may look at."""
+
+    found: SummaryInput
+    collectives: CollectiveResult
+    host: Mapping[str, Any]
+    what_if: Mapping[str, Any]
+
+    @property
+    def busy_ms(self) -> float:
+        """Busy time, mean over the devices."""
+        devices = self.found.time.devices
+        return sum(d.busy_ns for d in devices) / max(len(devices), 1) / 1e6
+
+    @property
+    def device_count(self) -> int:
+        """Devices with kernels."""
+        return max(len(self.found.time.devices), 1)
+
+    @property
+    def decode_ms(self) -> float:
+        """Busy time of decode steps, mean over the devices."""
+        devices = self.found.time.devices
+        return sum(d.phase_ns.get("decode", 0) for d in devices) / self.device_count / 1e6
+
+
+Rule = Callable[[Evidence], Finding | None]
+
+SERVING: tuple[Rule, ...] = (
+    serving_rules.prefill_interference,
+    serving_rules.small_decode_batch,
+    serving_rules.padded_graphs,
+    serving_rules.host_bound_decode,
+    serving_rules.collective_waiting,
+    serving_rules.low_occupancy_attention,
+    serving_rules.unfused_kernels,
+    serving_rules.sampling_on_critical_path,
+    serving_rules.wrong_dtype,
+)
+CAPTURE: tuple[Rule, ...] = (capture_rules.opaque_graphs, capture_rules.ranks_missing, capture_rules.clocks_low)
+
+
+def find_findings(
+    found: SummaryInput, collectives: CollectiveResult, host: Mapping[str, Any], what_if: Mapping[str, Any]
+) -> tuple[Finding, ...]:
+    """Apply every rule; at most five findings, serving ones by recoverable ms (unknown last), then capture ones."""
+    evidence = Evidence(found, collectives, host, what_if)
+    serving = [f for f in (rule(evidence) for rule in SERVING) if f is not None]
+    serving.sort(key=lambda f: (f.recoverable_ms is None, -(f.recoverable_ms or 0.0), f.id))
+    capture = [f for f in (rule(evidence) for rule in CAPTURE) if f is not None][:MOST_CAPTURE]
+    return (*serving[: MOST - len(capture)], *capture)

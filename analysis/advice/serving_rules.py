@@ -1,0 +1,285 @@
+"""Rules about the serving run. Each threshold stands at the top of the file and in docs/findings.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from ..result import Finding
+from .ridge import ridge_batch
+from .words import count, duration, percent, significant
+
+if TYPE_CHECKING:
+    from .findings import Evidence
+
+STALL_WINDOW_PCT = 0.5  # of the window
+SMALL_BATCH = 0.25  # of the ridge batch
+SMALL_BATCH_DECODE_PCT = 30.0  # of busy time spent in decode
+PADDING_PCT = 1.0  # of busy time
+HOST_PCT = 5.0  # of the time between decode tokens
+COLLECTIVE_PCT = 2.0  # of busy time
+ATTENTION_PCT = 2.0  # of busy time
+ATTENTION_COVERAGE_PCT = 60.0  # of the SMs
+UNFUSED_PCT = 5.0  # of busy time
+SAMPLING_PCT = 5.0  # of decode time
+WRONG_DTYPE_PCT = 2.0  # of GEMM time
+SMALLEST_CHUNK = 512
+
+HOST_LEVERS = {
+    "waiting": "let the host run ahead (asynchronous scheduling), so that it does not wait for each step's tokens",
+    "graph_launch": "launch fewer, larger graphs per step",
+    "kernel_launch": "capture decode steps in CUDA graphs",
+    "copies": "batch the small host-device copies of a step and pin their memory",
+    "sampling": "sample on the GPU and overlap output handling with the next step",
+    "input_preparation": "prepare the next step's inputs while this one runs (asynchronous scheduling)",
+    "scheduling": "overlap scheduling with the running step (asynchronous scheduling)",
+    "unnamed_host_code": "overlap host code with the running step (asynchronous scheduling), or capture decode in CUDA graphs",
+}
+
+
+def prefill_interference(evidence: Evidence) -> Finding | None:
+    """Prefill work kept decoding requests waiting."""
+    stalls = evidence.found.stalls.stalls
+    known = stalls["stall_ms"].drop_nulls().to_numpy()
+    window_ms = evidence.found.time.window_ns / 1e6
+    if not len(known) or known.sum() < STALL_WINDOW_PCT / 100 * window_ms:
+        return None
+    total, episodes = float(known.sum()), stalls["episode"].n_unique()
+    held = stalls["requests_held"].drop_nulls().to_numpy()
+    calm = stalls["gap_before_ms"].drop_nulls().to_numpy()
+    tokens = stalls["prefill_tokens"].drop_nulls().to_numpy()
+    who = f"up to {count(int(held.max()), 'request')}" if len(held) else "decoding requests"
+    sentence = (
+        f"Prefill held {who} for {duration(total)} in {count(episodes, 'episode')}: token gaps up to "
+        f"{duration(float(stalls['gap_ms'].to_numpy().max()))}"
+    )
+    if len(calm):
+        sentence += f" instead of {duration(float(calm.min()))}"
+    return Finding(
+        id="prefill_interference",
+        sentence=sentence,
+        recoverable_ms=total,
+        evidence={
+            "stall_ms": total,
+            "stalls": stalls.height,
+            "episodes": episodes,
+            "requests_held_max": int(held.max()) if len(held) else None,
+            "request_ms_lost": None
+            if stalls["request_ms_lost"].null_count()
+            else float(stalls["request_ms_lost"].sum()),
+            "prefill_tokens": int(tokens.sum()) if len(tokens) else None,
+            "largest_gap_ms": float(stalls["gap_ms"].to_numpy().max()),
+            "chunk_now_tokens": evidence.what_if.get("chunk_now_tokens"),
+        },
+        lever=_chunk_lever(evidence.what_if),
+    )
+
+
+def _chunk_lever(what_if: Any) -> str:
+    """The lever with its predicted step time where the model was fitted."""
+    now, chunks = what_if.get("chunk_now_tokens"), what_if.get("chunks") or []
+    target = what_if.get("itl_target") or {}
+    if target.get("largest_chunk_tokens"):
+        size = target["largest_chunk_tokens"]
+        return f"chunks of at most {size:,} tokens keep token gaps under {duration(target['target_ms'])} (fitted model)"
+    smaller = [c for c in chunks if now and SMALLEST_CHUNK <= c["chunk_tokens"] <= now / 3]
+    if smaller:
+        best = smaller[-1]
+        return (
+            f"a chunk of {now:,} tokens makes a {duration(what_if['chunk_now_step_ms'])} step; at "
+            f"{best['chunk_tokens']:,} the fitted step time is {duration(best['step_ms'])}"
+        )
+    if now and now <= 2 * SMALLEST_CHUNK:
+        return "prefill on devices of its own: the chunks are small already"
+    return "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on devices of its own"
+
+
+def small_decode_batch(evidence: Evidence) -> Finding | None:
+    """Decode reads all weights for far fewer requests than the ridge batch."""
+    found = evidence.found
+    ridge = ridge_batch(found.ceilings, found.model)
+    steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded") & ~pl.col("partial"))
+    batches = steps["decode_requests"].drop_nulls()
+    if ridge is None or not batches.len() or evidence.decode_ms < SMALL_BATCH_DECODE_PCT / 100 * evidence.busy_ms:
+        return None
+    batch = float(batches.cast(pl.Float64).median() or 0.0)  # type: ignore[arg-type]
+    if batch >= SMALL_BATCH * ridge:
+        return None
+    rows = evidence.what_if.get("batches") or []
+    recoverable = None
+    lever = "more requests per device (higher admission limits, fewer replicas)"
+    if len(rows) > 1 and rows[0]["step_ms"]:
+        # The same tokens from half as many steps of the predicted length.
+        recoverable = max(0.0, evidence.decode_ms * (1 - rows[1]["step_ms"] / (2 * rows[0]["step_ms"])))
+        lever += (
+            f": twice the batch is predicted to give {significant(rows[1]['tokens_per_s'])} instead of "
+            f"{significant(rows[0]['tokens_per_s'])} tokens/s"
+        )
+    return Finding(
+        id="small_decode_batch",
+        sentence=f"Decode runs {count(batch, 'request')} a step, {percent(100 * batch / ridge)} of the ridge batch of "
+        f"{ridge:.0f}: each step reads all weights for few tokens",
+        recoverable_ms=recoverable,
+        evidence={"decode_batch_p50": batch, "ridge_batch": ridge, "decode_ms": evidence.decode_ms},
+        lever=lever,
+    )
+
+
+def padded_graphs(evidence: Evidence) -> Finding | None:
+    """Decode graphs larger than the batch they serve."""
+    graphs = evidence.found.graphs
+    if graphs is None or graphs.is_empty():
+        return None
+    padded = graphs.filter(pl.col("padding_ms").is_not_null() & (pl.col("padding_ms") > 0))
+    ms = float(padded["padding_ms"].to_numpy().sum()) / evidence.device_count
+    if padded.is_empty() or ms < PADDING_PCT / 100 * evidence.busy_ms:
+        return None
+    worst = padded.sort("padding_ms", "graph_id", descending=[True, False]).row(0, named=True)
+    return Finding(
+        id="padded_graphs",
+        sentence=f"Padded rows of decode graphs take {duration(ms)}: the graph of {worst['batch']} rows served a median of "
+        f"{significant(worst['real_batch_median'])} requests",
+        recoverable_ms=ms,
+        evidence={"padding_ms": ms, "graph_id": worst["graph_id"], "batch": worst["batch"]}
+        | {"real_batch_median": worst["real_batch_median"], "replays": worst["replays"]},
+        lever="capture graph sizes nearer to the batches that occur",
+    )
+
+
+def host_bound_decode(evidence: Evidence) -> Finding | None:
+    """The GPU waits for the host between decode tokens."""
+    host = evidence.host
+    ms, share = host.get("bubble_ms"), host.get("share_of_decode_pct")
+    if not ms or share is None or share < HOST_PCT:
+        return None
+    parts = host["parts_ms"]
+    largest = max(parts, key=lambda name: parts[name])
+    return Finding(
+        id="host_bound_decode",
+        sentence=f"The GPU waits for the host for {duration(ms)}, {percent(share)} of decode time; most of it is "
+        f"{largest.replace('_', ' ')} ({duration(parts[largest])})",
+        recoverable_ms=float(ms),
+        evidence={"bubble_ms": ms, "bubble_ms_per_decode_step": host.get("bubble_ms_per_decode_step")}
+        | {"share_of_decode_pct": share, "parts_ms": dict(parts)},
+        lever=HOST_LEVERS[largest],
+    )
+
+
+def collective_waiting(evidence: Evidence) -> Finding | None:
+    """Ranks wait inside collectives for a late one."""
+    table = evidence.collectives.table.filter(pl.col("wait_ms").is_not_null())
+    ms = float(table["wait_ms"].to_numpy().sum())
+    if table.is_empty() or ms < COLLECTIVE_PCT / 100 * evidence.busy_ms:
+        return None
+    late = table.drop_nulls("late_device").group_by("late_device").agg(pl.col("wait_ms").sum())
+    late = late.sort("wait_ms", "late_device", descending=[True, False])
+    transfer = float(table["transfer_ms"].to_numpy().sum())
+    device = late["late_device"][0] if late.height else None
+    who = f", most often for device {device}" if device is not None else ""
+    return Finding(
+        id="collective_waiting",
+        sentence=f"Ranks wait {duration(ms)} in collectives (transfer takes {duration(transfer)}){who}",
+        recoverable_ms=ms,
+        evidence={"wait_ms": ms, "transfer_ms": transfer, "late_device": device},
+        lever="find what delays the late rank (its launch calls, its clocks, uneven work)",
+    )
+
+
+def low_occupancy_attention(evidence: Evidence) -> Finding | None:
+    """Decode attention that leaves most SMs without a block."""
+    table = evidence.found.kernel_table
+    if table is None or table.is_empty():
+        return None
+    rows = table.filter(
+        (pl.col("op_class").cast(pl.String) == "attention")
+        & (pl.col("phase").cast(pl.String) == "decode")
+        & (pl.col("bound").cast(pl.String) == "latency")
+        & (pl.col("sm_coverage_pct") < ATTENTION_COVERAGE_PCT)
+        & pl.col("headroom_ms").is_not_null()
+    )
+    ms = float(rows["headroom_ms"].to_numpy().sum()) / evidence.device_count
+    if rows.is_empty() or ms < ATTENTION_PCT / 100 * evidence.busy_ms:
+        return None
+    worst = rows.sort("total_ms", descending=True).row(0, named=True)
+    return Finding(
+        id="low_occupancy_attention",
+        sentence=f"Decode attention ({worst['short_name']}) covers {percent(worst['sm_coverage_pct'])} of the SMs and takes "
+        f"{duration(ms)} more than its bytes need",
+        recoverable_ms=ms,
+        evidence={"kernel": worst["name"], "blocks": worst["blocks"], "sm_coverage_pct": worst["sm_coverage_pct"]}
+        | {"headroom_ms": ms},
+        lever="an attention kernel that splits the KV length (flash-decoding), or a larger batch",
+    )
+
+
+def _table_ms(evidence: Evidence, classes: list[str], phases: list[str]) -> tuple[float, pl.DataFrame]:
+    table = evidence.found.kernel_table
+    if table is None or table.is_empty():
+        return 0.0, pl.DataFrame()
+    rows = table.filter(
+        pl.col("op_class").cast(pl.String).is_in(classes) & pl.col("phase").cast(pl.String).is_in(phases)
+    ).sort("total_ms", "name", descending=[True, False])
+    return float(rows["total_ms"].to_numpy().sum()) / evidence.device_count, rows
+
+
+def unfused_kernels(evidence: Evidence) -> Finding | None:
+    """Small elementwise kernels that a fused one would absorb."""
+    ms, rows = _table_ms(evidence, ["elementwise", "reduce", "index"], ["prefill", "decode", "mixed"])
+    if ms < UNFUSED_PCT / 100 * evidence.busy_ms or rows.is_empty():
+        return None
+    launches = int(rows["count"].to_numpy().sum()) // evidence.device_count
+    return Finding(
+        id="unfused_kernels",
+        sentence=f"{count(launches, 'small elementwise kernel')} take {duration(ms)} ({percent(100 * ms / evidence.busy_ms)} of "
+        "GPU time)",
+        recoverable_ms=ms,
+        evidence={
+            "total_ms": ms,
+            "launches": launches,
+            "kernels": rows["short_name"].unique(maintain_order=True)[:5].to_list(),
+        }
+        | {"recoverable_is": "at most"},
+        lever="compile or fuse them (torch.compile, fused norm, rope and activation kernels)",
+    )
+
+
+def sampling_on_critical_path(evidence: Evidence) -> Finding | None:
+    """Sampling kernels, and copies alone between decode tokens."""
+    ms, rows = _table_ms(evidence, ["sampling"], ["decode", "mixed"])
+    gaps = evidence.found.stalls.gaps
+    copies = float(gaps["copy_ms"].drop_nulls().to_numpy().sum()) if gaps.height else 0.0
+    decode = evidence.decode_ms
+    if not decode or ms + copies < SAMPLING_PCT / 100 * decode:
+        return None
+    return Finding(
+        id="sampling_on_critical_path",
+        sentence=f"Sampling takes {duration(ms)} and copies alone {duration(copies)} between tokens, "
+        f"{percent(100 * (ms + copies) / decode)} of decode time",
+        recoverable_ms=ms + copies,
+        evidence={"sampling_ms": ms, "copy_ms": copies, "decode_ms": decode}
+        | {"kernels": rows["short_name"].unique(maintain_order=True)[:5].to_list() if rows.height else []},
+        lever="a fused sampler on the GPU, and outputs copied while the next step runs",
+    )
+
+
+def wrong_dtype(evidence: Evidence) -> Finding | None:
+    """GEMMs in a 32-bit type beside a model in 16 bits or fewer."""
+    total, rows = _table_ms(evidence, ["gemm", "moe_gemm"], ["prefill", "decode", "mixed"])
+    if rows.is_empty():
+        return None
+    wide = rows.filter(pl.col("dtype").is_in(["fp32", "tf32", "fp64"]))
+    ms = float(wide["total_ms"].to_numpy().sum()) / evidence.device_count
+    narrow = rows.filter(pl.col("dtype").is_in(["bf16", "fp16", "fp8", "int8", "fp4", "int4"]))
+    if ms < WRONG_DTYPE_PCT / 100 * total or narrow["total_ms"].to_numpy().sum() <= wide["total_ms"].to_numpy().sum():
+        return None
+    worst = wide.row(0, named=True)
+    return Finding(
+        id="wrong_dtype",
+        sentence=f"GEMMs in {worst['dtype']} take {duration(ms)} while the rest of the model runs in "
+        f"{narrow['dtype'][0]}",
+        recoverable_ms=ms / 2,
+        evidence={"total_ms": ms, "kernel": worst["name"], "dtype": worst["dtype"], "count": worst["count"]}
+        | {"recoverable_is": "half: a type of half the size moves half the bytes"},
+        lever=f"run {worst['short_name']} in {narrow['dtype'][0]}",
+    )
