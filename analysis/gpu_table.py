@@ -94,7 +94,7 @@ class GpuTable:
 
         Raises ``UsageError`` with the nearest names for an unknown one.
         """
-        rows = self.named(text)
+        rows = self._typed(plain_name(text)) or self.named(text)
         if rows:
             return rows
         known = sorted({name for gpu in self.gpus for name in (gpu.key.lower(), *gpu.aliases)} | set(self.families))

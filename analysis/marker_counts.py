@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import polars as pl
@@ -22,8 +23,9 @@ def read_pairs(frame: pl.DataFrame, keys: Mapping[str, str], keys_in: Mapping[st
     values: dict[str, list[pl.Expr]] = {}
     for phase, table in (("", keys), *keys_in.items()):
         for key, column in table.items():
-            value = pl.col("pairs").str.extract(rf"(?:^|[\s,;]){key}=(\d+)(?:[\s,;/]|$)", 1).cast(pl.Int64)
-            padded = pl.col("pairs").str.extract(rf"(?:^|[\s,;]){key}=\d+/(\d+)", 1).cast(pl.Int64)
+            word = re.escape(key)
+            value = pl.col("pairs").str.extract(rf"(?:^|[\s,;]){word}=(\d+)(?:[\s,;/]|$)", 1).cast(pl.Int64)
+            padded = pl.col("pairs").str.extract(rf"(?:^|[\s,;]){word}=\d+/(\d+)", 1).cast(pl.Int64)
             if phase:
                 here = pl.col("meaning").replace(_PHASE_OF_MEANING) == phase
                 value, padded = pl.when(here).then(value), pl.when(here).then(padded)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -45,7 +46,6 @@ _KEYS = frozenset(
 # What emit_nvtx writes behind a name; each part is optional. A quick test first: most texts have no tail at all.
 _HAS_TAIL = r", (?:seq|op_id|sizes|input_op_ids) = "
 _TAIL = r"(?:, seq = \d+)?(?:, op_id = \d+)?(?:, sizes = \[.*\])?(?:, input_op_ids = \[.*\])?$"
-_SIZES = r", sizes = (\[.*?\])(?:, input_op_ids = \[.*\])?$"
 _NESTED_LIST = r"^\[(?:\[[\d, -]*\](?:, ?)?)*\]$"
 
 
@@ -99,12 +99,13 @@ def _grammar(file: str, number: int, row: object) -> Grammar:
     _check_words(where, "key", row, _KEYS)
     where = f"{where} ({row.get('id', row['pattern'])})"
     role, phase = row.get("role", "step"), row.get("phase")
-    modes = {str(word).upper(): meaning for word, meaning in row.get("modes", {}).items()}
+    modes = {word.upper(): meaning for word, meaning in _table(where, row, "modes").items()}
     _check_words(where, "role", [role], ROLES)
     _check_words(where, "phase", [] if phase is None else [phase], PHASE_RULES)
     _check_words(where, "meaning of a mode", modes.values(), MODE_PHASES)
     _check_words(where, "group", _groups(where, row["pattern"]), _GROUPS)
-    keys, keys_in = row.get("keys", {}), row.get("keys_in", {})
+    keys = _table(where, row, "keys")
+    keys_in = {phase: _table(where, _table(where, row, "keys_in"), phase) for phase in row.get("keys_in", {})}
     columns = [column for table in (keys, *keys_in.values()) for column in table.values()]
     _check_words(where, "column", columns, {*COUNTS, *_TOTALS})
     if role == "step" and phase is None and not modes:
@@ -119,11 +120,18 @@ def _grammar(file: str, number: int, row: object) -> Grammar:
         engine=row.get("engine"),
         phase=phase,
         modes=modes,
-        keys=dict(keys),
-        keys_in={name: dict(table) for name, table in keys_in.items()},
+        keys=keys,
+        keys_in=keys_in,
         one_token_per_request=row.get("decode_tokens_default") == "requests",
         shapes=row.get("shapes", False),
     )
+
+
+def _table(where: str, row: Mapping[str, Any], name: str) -> dict[str, Any]:
+    table = row.get(name, {})
+    if not isinstance(table, dict):
+        raise UsageError(f"{where}: {name} must be a table, such as {{ a = 'b' }}.")
+    return table
 
 
 def _groups(where: str, pattern: str) -> tuple[str, ...]:
@@ -215,7 +223,9 @@ def _operator_shapes(frame: pl.DataFrame) -> list[pl.DataFrame]:
     """Operators recorded with their input sizes (emit_nvtx with record_shapes)."""
     if frame.is_empty():
         return []
-    with_sizes = frame.with_columns(sizes=pl.col("raw").str.extract(_SIZES, 1)).filter(pl.col("sizes").is_not_null())
+    behind = frame["raw"].str.splitn(", sizes = ", 2).struct.field("field_1")
+    sizes = behind.str.splitn(", input_op_ids = ", 2).struct.field("field_0")
+    with_sizes = frame.with_columns(sizes=sizes).filter(pl.col("sizes").is_not_null())
     if with_sizes.is_empty():
         return []
     return [
@@ -232,10 +242,10 @@ def _operator_shapes(frame: pl.DataFrame) -> list[pl.DataFrame]:
 
 def _decode_lists(text: pl.Series) -> pl.Series:
     """'[[16, 4096], []]' as lists; null where the text is anything else (lists of tensors nest deeper)."""
-    clean = text.zip_with(
-        text.str.contains(_NESTED_LIST), pl.Series([None], dtype=pl.String).new_from_index(0, len(text))
-    )
-    return clean.str.json_decode(pl.List(pl.List(pl.Int64)))
+    shapes = pl.DataFrame({"text": text})
+    distinct = shapes.unique("text").filter(pl.col("text").str.contains(_NESTED_LIST))
+    decoded = distinct.with_columns(lists=pl.col("text").str.json_decode(pl.List(pl.List(pl.Int64))))
+    return shapes.join(decoded, on="text", how="left", maintain_order="left")["lists"]
 
 
 def _module_shapes(text: pl.Series) -> pl.Series:
