@@ -31,6 +31,8 @@ from .strings import dense
 
 Keys = npt.NDArray[np.int64]
 PID_MASK = 0xFFFFFF
+KILOBYTES_PER_S_BELOW = 10**10
+KILOHERTZ_BELOW = 10**8
 OTHER_VENDORS = ("intel", "microsoft", "virtio", "vmware", "llvmpipe", "matrox", "aspeed", "amd radeon(tm) graphics")
 GPU_COLUMNS = [
     "vmId",
@@ -298,10 +300,10 @@ def _from_old_table(database: Database) -> list[Gpu]:
                 source="TARGET_INFO_CUDA_GPU",
                 ordinal=as_int(row["deviceId"]),
                 sm_count=_positive(row["numMultiprocessors"]),
-                memory_bandwidth=bandwidth * 1000 if bandwidth else None,
+                memory_bandwidth=_thousands(bandwidth, KILOBYTES_PER_S_BELOW),
                 total_memory=_positive(row["globalMemorySize"]),
                 l2=_positive(row["l2CacheSize"]),
-                clock=clock * 1000 if clock else None,
+                clock=_thousands(clock, KILOHERTZ_BELOW),
                 compute_capability=f"{major}.{minor or 0}" if major else None,
                 max_warps=_positive(row["maxWarpsPerMultiprocessor"]),
                 max_blocks=_positive(row["maxBlocksPerMultiprocessor"]),
@@ -310,6 +312,11 @@ def _from_old_table(database: Database) -> list[Gpu]:
             )
         )
     return gpus
+
+
+def _thousands(value: int | None, below: int) -> int | None:
+    """A number that is in thousands where it is small; no GPU is that slow or that fast."""
+    return value * 1000 if value is not None and value < below else value
 
 
 def _from_environment(database: Database) -> list[Gpu]:
