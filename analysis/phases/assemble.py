@@ -11,7 +11,7 @@ from ...ingest.trace import COPY_KINDS, Trace
 from .columns import Bools, Columns, Ints, column
 from .link import LinkResult
 from .marker_steps import MarkerSteps
-from .sequence_steps import common_layers, find_sequence_steps, layer_groups, view_lane
+from .sequence_steps import between_layers, common_layers, find_sequence_steps, layer_groups, view_lane
 
 STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
 DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
@@ -22,6 +22,7 @@ class RawSteps:
     """Steps before phases: the step of each kernel and one row per step, sorted by (lane, start)."""
 
     step: Ints  # per kernel, row of ``frame``, -1 = outside every step
+    layer: Ints  # per kernel: running number of the layer whose attention began last on its lane, -1 before the first
     frame: pl.DataFrame  # lane, marker (row of the marker frame, -1), attention
     layers: int | None
 
@@ -63,12 +64,23 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
 def layer_starts(columns: Columns, link: LinkResult, anchors: Bools) -> Bools:
     """The first attention kernel of every layer."""
     starts = np.zeros(columns.count, dtype=bool)
-    gemm = columns.is_op("gemm", "moe_gemm")
     for lane in range(len(columns.lane_device)):
         rows = np.flatnonzero(columns.lane == lane)
-        first, _ = layer_groups(anchors[rows], gemm[rows], link.replay[rows])
+        first, _ = layer_groups(anchors[rows], between_layers(columns, rows), link.replay[rows])
         starts[rows[first]] = True
     return starts
+
+
+def layer_numbers(columns: Columns, starts: Bools) -> Ints:
+    """Number the layers of all lanes in one sequence; each kernel carries the one whose attention began last."""
+    number = np.full(columns.count, -1, dtype=np.int64)
+    used = 0
+    for lane in range(len(columns.lane_device)):
+        rows = np.flatnonzero(columns.lane == lane)
+        begun = np.cumsum(starts[rows])
+        number[rows] = np.where(begun > 0, used + begun - 1, -1)
+        used += int(begun[-1]) if len(begun) else 0
+    return number
 
 
 def host_copies(trace: Trace, device: int) -> Ints:
@@ -151,4 +163,4 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bo
     number[kept["code"].to_numpy()] = np.arange(kept.height)
     step = np.where(code >= 0, number[code], -1)
     layers = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
-    return RawSteps(step, kept.select("lane", "marker", "attention"), layers)
+    return RawSteps(step, layer_numbers(columns, anchors), kept.select("lane", "marker", "attention"), layers)

@@ -35,6 +35,7 @@ class Columns:
     hint_sure: Bools
     exact_tokens: Bools  # grid.x is the token count
     load_time: Bools
+    named_rows: Ints  # tokens that a GEMM's name states, 0 = none
     grid_x: Ints
     grid_y: Ints
     grid_z: Ints
@@ -73,6 +74,9 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:
     sure_of_name = (name_facts["hint_strength"].fill_null("") == "sure").to_numpy()
     exact_of_name = (name_facts["tokens_from"].fill_null("") == "grid_x").to_numpy()
     load_of_name = name_facts["load_time"].fill_null(False).to_numpy()
+    rows_of_name = np.zeros(name_facts.height, dtype=np.int64)
+    if "tokens_in_name" in name_facts.columns:
+        rows_of_name = name_facts["tokens_in_name"].fill_null(0).cast(pl.Int64).to_numpy()
     device, process = column(kernels, "device_index"), column(kernels, "process")
     lane, lanes = dense_pairs(device, process)
     stream, _ = dense_pairs(lane, column(kernels, "stream") * (1 << 20) + column(kernels, "context"))
@@ -84,6 +88,7 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:
         hint=hint_of_name[name] if len(name) else np.zeros(0, np.int64),
         hint_sure=sure_of_name[name] if len(name) else np.zeros(0, bool),
         exact_tokens=exact_of_name[name] if len(name) else np.zeros(0, bool),
+        named_rows=rows_of_name[name] if len(name) else np.zeros(0, np.int64),
         load_time=load_of_name[name] if len(name) else np.zeros(0, bool),
         grid_x=column(kernels, "grid_x"),
         grid_y=column(kernels, "grid_y"),

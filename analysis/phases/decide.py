@@ -19,7 +19,7 @@ STEADY_STEPS = 3  # a token count that this many steps in a row share is a decod
 LARGEST_BATCH = 512  # and no batch is larger than this
 
 
-def name_evidence(columns: Columns, preparing: Ints, step: Ints, steps: int) -> pl.DataFrame:
+def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, steps: int) -> pl.DataFrame:
     """Per step: which kinds its kernel names show.
 
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
@@ -45,7 +45,8 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, steps: int) -> 
         return np.maximum(weak, count(gemm & hinted) / of_gemm) > MOST
 
     named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
-    likely_decode = count(attention & ~columns.hint_sure & (columns.hint == HINT["decode"])) / of_attention >= ENOUGH
+    layers = np.maximum(count(attention & first_of(layer, attention)), 1)
+    paired = count(attention & first_of(layer, attention) & both_kinds(columns, layer)) / layers >= ENOUGH
     prepares_decode = ~named & (count(inside & (preparing == HINT["decode"])) > 0)
     prepares_prompt = ~named & (count(inside & (preparing == HINT["prefill_or_mixed"])) > 0)
     frame = pl.DataFrame(
@@ -53,7 +54,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, steps: int) -> 
             "decode": sure("decode") | (prepares_decode & ~prepares_prompt),
             "prefill": sure("prefill"),
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
-            "both": sure("mixed") | (likely_decode & sure("prefill")),
+            "both": sure("mixed") | paired,
             "verify": count(columns.is_op("sampling") & columns.hint_sure & (columns.hint == HINT["decode"]) & inside)
             > 0,
             "likely_decode": likely("decode"),
@@ -66,6 +67,28 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, steps: int) -> 
     return frame.with_columns(likely=word.otherwise(pl.lit(""))).drop("likely_decode", "likely_prefill")
 
 
+def first_of(layer: Ints, attention: Bools) -> Bools:
+    """The first attention kernel of each layer."""
+    rows = np.flatnonzero(attention)
+    _, first = np.unique(layer[rows], return_index=True)
+    flags = np.zeros(len(layer), dtype=bool)
+    flags[rows[first]] = True
+    return flags
+
+
+def both_kinds(columns: Columns, layer: Ints) -> Bools:
+    """Kernels of layers whose attention was launched twice, once for decoding requests and once for prompts.
+
+    Kernels of different layers are not compared: models with sliding windows use another kernel in every other layer.
+    """
+    attention = columns.is_op("attention") & (layer >= 0)
+    count = int(layer.max(initial=-1)) + 2
+    decode, context = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    decode[layer[attention & (columns.hint == HINT["decode"])]] = True
+    context[layer[attention & np.isin(columns.hint, [HINT["prefill"], HINT["prefill_or_mixed"]])]] = True
+    return (decode & context)[layer]
+
+
 def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     """Add ``phase``, ``evidence`` and ``beside`` to the step rows.
 
@@ -76,9 +99,7 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     first = pl.coalesce("named", "counted")
     serves = ~pl.col("draft") & ~pl.col("excluded") & pl.col("marker_phase").is_null()
     own = own.with_columns(
-        several=(
-            (first == "several") & ~pl.col("verify") & ~pl.col("draft") & pl.col("marker_phase").is_null()
-        ).fill_null(False),
+        several=((first == "several") & ~pl.col("verify") & serves).fill_null(False),
         decoding=((first == "decode") | pl.col("full_graph")).fill_null(False),
     )
     own = own.with_columns(beside=decoding_beside(own, scheduler_mixes(own, mixes)))

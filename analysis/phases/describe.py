@@ -43,7 +43,7 @@ def describe_steps(
             raw.frame,
             step_extent(columns, step, last_attention),
             facts,
-            name_evidence(columns, preparing_hint(trace, columns), step, count),
+            name_evidence(columns, preparing_hint(trace, columns), step, raw.layer, count),
             graphs_of_steps(trace, columns, link, step, count).drop("step"),
             pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
             requests,
@@ -58,7 +58,7 @@ def describe_steps(
     )
     warm_up = start_up_steps(trace, columns, link, step, frame)
     frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
-    frame = frame.with_columns(draft_passes(raw.layers).alias("draft"), count_requests(frame), cut_short(raw.layers))
+    frame = frame.with_columns(draft_passes(frame, raw.layers), count_requests(frame), cut_short(raw.layers))
     frame = frame.with_columns(verify_width(frame))
     return frame.with_columns(continuing_requests(trace, columns, step, frame))
 
@@ -110,7 +110,9 @@ def count_requests(frame: pl.DataFrame) -> pl.Series:
     The attention batch of a graph is the captured one, so it counts last.
     """
     tokens = pl.col("tokens")
-    fitting = [pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "sampled")]
+    fitting = [
+        pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "sampled", "head")
+    ]
     batch = pl.when((pl.col("batch") <= tokens.fill_null(pl.col("batch"))) & ~pl.col("full_graph")).then("batch")
     return frame.select(pl.coalesce(*fitting, batch).cast(pl.Int64).alias("requests")).to_series()
 
@@ -132,15 +134,18 @@ def verify_width(frame: pl.DataFrame) -> list[pl.Series]:
     return [result["width"], result["verify"]]
 
 
-def draft_passes(layers: int | None) -> pl.Expr:
-    """Passes of a draft model: far fewer layers than the model has, unmarked, not at the edge of the capture."""
+def draft_passes(frame: pl.DataFrame, layers: int | None) -> pl.Series:
+    """Passes of a draft model: far fewer layers than the model has, and no marker of their own.
+
+    At the edge of the capture a short pass may be a full one cut off; it is a draft where others of its size are.
+    """
     if layers is None or layers < 4:
-        return pl.lit(False)
-    edge = (pl.int_range(pl.len()).over("lane") == 0) | (
-        pl.int_range(pl.len()).over("lane") == pl.len().over("lane") - 1
-    )
+        return pl.Series("draft", [False] * frame.height, dtype=pl.Boolean)
+    position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
     short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
-    return short & ~edge
+    inner = short & (position > 0) & (position < count - 1)
+    sizes = frame.filter(inner)["attention"].unique()
+    return frame.select((short & pl.col("attention").is_in(sizes.implode())).alias("draft")).to_series()
 
 
 def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:

@@ -38,6 +38,11 @@ def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
     return str(engines[0]) if engines else None
 
 
+def engine_pads_graphs(engine: str | None) -> bool:
+    """Whether the engine replays graphs captured for a larger batch than it has; assumed of an unknown engine."""
+    return all(bool(rule.get("pads_graphs", True)) for rule in engine_rules() if rule["name"] == engine)
+
+
 def engine_mixes(engine: str | None) -> bool | None:
     """Whether the engine's scheduler mixes prompts with decoding requests by default; None for an unknown engine."""
     for rule in engine_rules():

@@ -8,19 +8,26 @@ import polars as pl
 from ...ingest.trace import Trace
 from ..result import EVIDENCE, OP_CLASSES, PHASES
 from .columns import HINT, PHASE, Bools, Columns, Ints
+from .decide import both_kinds
 from .link import LinkResult
 
 EVIDENCE_CODE = {name: code for code, name in enumerate(EVIDENCE.categories.to_list())}
 
 
 def tag_kernels(
-    trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame, in_window: Bools
+    trace: Trace,
+    columns: Columns,
+    link: LinkResult,
+    step: Ints,
+    layer: Ints,
+    steps: pl.DataFrame,
+    in_window: Bools,
 ) -> pl.DataFrame:
     """Trace.kernels with the columns of KERNEL_TAGS."""
     step_phase, evidence = spread_over_kernels(columns, link, step, steps)
-    phase = own_phase(columns, step, step_phase)
-    named = phase != step_phase
-    evidence = np.where(named, EVIDENCE_CODE["kernel_name"], evidence)
+    phase = own_phase(columns, layer, step_phase)
+    evidence = np.where(phase != step_phase, EVIDENCE_CODE["kernel_name"], evidence)
+    phase = projections_of_latent_attention(columns, phase, step_phase)
     evidence = np.where((step < 0) & columns.load_time, EVIDENCE_CODE["kernel_name"], evidence)
     own = columns.kernel_row >= 0
     return trace.kernels.with_columns(
@@ -51,20 +58,53 @@ def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: p
     return phase, evidence
 
 
-def own_phase(columns: Columns, step: Ints, step_phase: Ints) -> Ints:
+def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
     """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase.
 
-    A name that is only likely keeps it in a mixed step where attention of the other kind runs beside it.
+    So does a sampler that serves decoding requests only. Where a mixed step's layer launches attention for either
+    kind, a likely name is enough: the one for prompts serves prompts only.
     """
-    attention = columns.is_op("attention", "attention_combine")
-    open_step = attention & np.isin(step_phase, [PHASE["mixed"], PHASE["unknown"]])
+    attention = columns.is_op("attention", "attention_combine", "sampling")
     mixed = attention & (step_phase == PHASE["mixed"])
-    result = step_phase
-    for kind, other in (("decode", "prefill"), ("prefill", "decode")):
-        beside = np.zeros(int(step.max(initial=0)) + 2, dtype=bool)
-        beside[step[mixed & (columns.hint == HINT[other])]] = True
-        own = (columns.hint == HINT[kind]) & ((open_step & columns.hint_sure) | (mixed & beside[step]))
-        result = np.where(own, PHASE[kind], result)
+    open_step = mixed | (attention & (step_phase == PHASE["unknown"]))
+    paired = mixed & both_kinds(columns, layer)
+    prompts = np.isin(columns.hint, [HINT["prefill"], HINT["prefill_or_mixed"]])
+    decodes = columns.hint == HINT["decode"]
+    result = np.where(decodes & ((open_step & columns.hint_sure) | paired), PHASE["decode"], step_phase)
+    prefill = (prompts & paired) | (open_step & columns.hint_sure & (columns.hint == HINT["prefill"]))
+    return np.where(prefill, PHASE["prefill"], result)
+
+
+def projections_of_latent_attention(columns: Columns, phase: Ints, step_phase: Ints) -> Ints:
+    """GEMMs inside a mixed layer's attention take the phase of the attention they feed.
+
+    Latent attention runs its decoding requests and its prompts one after the other, each with projections of its own
+    between the cache write and the output projection. A GEMM named like one that feeds a decode attention is that
+    one's; else it belongs to the attention that follows. What follows the last attention of a layer is not inside it.
+    """
+    mixed = step_phase == PHASE["mixed"]
+    own = mixed & columns.is_op("attention") & (phase != step_phase)
+    works = mixed & columns.is_op("gemm", "quantize")
+    if not own.any():
+        return phase
+    result = phase.copy()
+    for lane in range(len(columns.lane_device)):
+        walls = columns.is_op("kv_write", "rope", "norm", "activation")
+        rows = np.flatnonzero((columns.lane == lane) & (own | works | walls))
+        attends, inner = own[rows], works[rows]
+        wall = np.cumsum(walls[rows])  # cache writes, norms and activations part the layers
+        place = np.arange(len(rows))
+        following = np.minimum.accumulate(np.where(attends, place, len(rows))[::-1])[::-1]
+        before = np.maximum.accumulate(np.where(attends, place, -1))
+        target, source = np.minimum(following, len(rows) - 1), np.maximum(before, 0)
+        reached = inner & (following < len(rows)) & (wall[target] == wall)
+        between = reached & (before >= 0) & (wall[source] == wall)
+        if not between.any():  # projections stand between the attention of two kinds in latent attention only
+            continue
+        feeds, names = phase[rows][target], columns.name[rows]
+        decoding = np.unique(names[reached & (feeds == PHASE["decode"])])
+        feeds = np.where(np.isin(names, decoding), PHASE["decode"], feeds)
+        result[rows[reached]] = feeds[reached]
     return result
 
 

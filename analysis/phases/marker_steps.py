@@ -124,7 +124,10 @@ def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl
     time, thread = launches["start_ns"].to_numpy(), launches["thread"].to_numpy()
     result = np.full(launches.height, -1, dtype=np.int64)
     work = LaunchWork(
-        *(launched(columns, link, launches.height, *kinds) for kinds in (("sampling",), CLOSING_CLASSES, ("attention",)))
+        *(
+            launched(columns, link, launches.height, *kinds)
+            for kinds in (("sampling",), CLOSING_CLASSES, ("attention",))
+        )
     )
     threads = pieces["thread"].to_numpy()
     starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()

@@ -40,6 +40,7 @@ class LaneView:
     name: Ints
     gemm: Bools
     attention: Bools
+    between_layers: Bools
     sampling: Bools
     embedding: Bools
     helper: Bools  # metadata, copies, indexing: may stand on either side of a seam
@@ -64,6 +65,7 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies
         name=columns.name[rows],
         gemm=columns.is_op("gemm", "moe_gemm")[rows],
         attention=marks,
+        between_layers=between_layers(columns, rows),
         sampling=columns.is_op("sampling")[rows] & ~marks,
         embedding=columns.is_op("embedding")[rows],
         helper=columns.is_op("step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce")[rows],
@@ -78,7 +80,7 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies
 def find_sequence_steps(lane: LaneView) -> Sequence:
     """Cut one lane into steps. With no attention launch there is nothing to cut: no steps."""
     count = len(lane.start)
-    first, last = layer_groups(lane.attention, lane.gemm, lane.replay)
+    first, last = layer_groups(lane.attention, lane.between_layers, lane.replay)
     if len(first) == 0:
         return Sequence(np.full(count, -1, np.int64), np.zeros(0, np.int64), None, "none")
     seam, kind = find_seams(lane, first, last)
@@ -90,16 +92,28 @@ def find_sequence_steps(lane: LaneView) -> Sequence:
     return Sequence(step, attention, common_layers(attention), kind)
 
 
-def layer_groups(attention: Bools, gemm: Bools, replay: Ints) -> tuple[Ints, Ints]:
-    """First and last row of each layer's attention: launches with no GEMM between them belong to one layer."""
+def layer_groups(attention: Bools, between: Bools, replay: Ints) -> tuple[Ints, Ints]:
+    """First and last row of each layer's attention: launches with no kernel of ``between`` among them are one layer."""
     rows = np.flatnonzero(attention)
     if len(rows) == 0:
         return rows, rows
-    gemms = np.cumsum(gemm)[rows]
+    passed = np.cumsum(between)[rows]
     replays = replay[rows]
-    fresh = np.concatenate([[True], (gemms[1:] != gemms[:-1]) | (replays[1:] != replays[:-1])])
+    fresh = np.concatenate([[True], (passed[1:] != passed[:-1]) | (replays[1:] != replays[:-1])])
     begin = np.flatnonzero(fresh)
     return rows[begin], rows[np.concatenate([begin[1:] - 1, [len(rows) - 1]])]
+
+
+def between_layers(columns: Columns, rows: Ints) -> Bools:
+    """Kernels that stand between the attention of two layers and never inside one layer's attention.
+
+    A GEMM may stand inside (the up-projections of latent attention), so GEMMs count only where no norm, activation or
+    cache write is known by its name. A whole replay counts always.
+    """
+    marks = columns.is_op("norm", "activation", "moe_gemm", "kv_write", "rope")[rows]
+    if not marks.any():
+        marks = columns.is_op("gemm")[rows]
+    return marks | columns.opaque[rows]
 
 
 def find_seams(lane: LaneView, first: Ints, last: Ints) -> tuple[Bools, str]:

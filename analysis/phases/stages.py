@@ -14,7 +14,7 @@ from .columns import Columns, Ints, read_columns
 from .counts import count_tokens
 from .decide import decide_phases
 from .describe import describe_steps
-from .engine import engine_mixes, recognise_engine
+from .engine import engine_mixes, engine_pads_graphs, recognise_engine
 from .finish import counted_kernels, finish_steps, window_span
 from .graphs import graph_table
 from .groups import group_lanes
@@ -40,11 +40,11 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     spans = find_spans(trace, texts, link.launch)
     seen = describe_steps(trace, columns, link, raw, markers, name_facts, spans)
     engine = recognise_engine(trace, texts)
-    decided = count_tokens(decide_phases(seen, engine_mixes(engine)))
+    decided = count_tokens(decide_phases(seen, engine_mixes(engine)), pads_graphs=engine_pads_graphs(engine))
     groups, indexed = group_lanes(trace, columns, decided)
     steps, step = finish_steps(trace, columns, indexed, raw.step, bounds)
     in_window = counted_kernels(columns, steps, step, bounds, spans.capture)
-    kernels = tag_kernels(trace, columns, link, step, steps, in_window)
+    kernels = tag_kernels(trace, columns, link, step, raw.layer, steps, in_window)
     autoregressive, reasons = judge(trace, columns, steps, markers)
     if not autoregressive:
         kernels, steps, step = forget_phases(kernels, steps)

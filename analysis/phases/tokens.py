@@ -63,14 +63,17 @@ def spread(frame: pl.DataFrame, value: str, steps: int) -> pl.Series:
 def requests_per_step(
     trace: Trace, columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints
 ) -> pl.DataFrame:
-    """Requests of each step: ``rows`` of kernels with a block per request, ``batch`` of its attention kernels.
+    """Requests of each step, by what shows them; null where not seen.
 
-    Rows sampled behind the last layer come first, then those of the metadata before it. Null where not seen.
+    ``sampled``: rows behind the last layer; ``prepared``: metadata before it; ``head``: rows in the name of the last
+    GEMM (lm_head); ``batch``: of the attention kernels.
     """
     number = np.arange(columns.count)
     behind = (step >= 0) & (number > last_attention[np.maximum(step, 0)])
     tail = np.where(behind, grid_axis(trace, columns, "rows"), 0)
     front = np.where((step >= 0) & ~behind, grid_axis(trace, columns, "rows", front=True), 0)
+
+    head = np.where(behind & columns.is_op("gemm"), columns.named_rows, 0)
 
     def per_step(value: Ints, name: str, how: pl.Expr) -> pl.Series:
         rows = np.flatnonzero((step >= 0) & (value > 0))
@@ -81,6 +84,7 @@ def requests_per_step(
         {
             "sampled": per_step(tail, "rows", pl.col("rows").first()),
             "prepared": per_step(front, "rows", pl.col("rows").first()),
+            "head": per_step(head, "rows", pl.col("rows").last()),
             "batch": per_step(batch, "batch", pl.col("batch").mode().min()),
         }
     )

@@ -117,6 +117,7 @@ def insert_rows(
         hint_sure=joined(columns.hint_sure, no),
         exact_tokens=joined(columns.exact_tokens, no),
         load_time=joined(columns.load_time, no),
+        named_rows=joined(columns.named_rows, zero),
         grid_x=joined(columns.grid_x, zero),
         grid_y=joined(columns.grid_y, zero),
         grid_z=joined(columns.grid_z, zero),
