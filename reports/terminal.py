@@ -5,6 +5,7 @@ Right at 80 columns, without colour and piped: phases carry their letter as well
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LABEL_WIDTH = 12
-_TOP = 5
+_TOP = 4  # kernels of the phase that takes most time
+_FINDINGS = 3  # the report has five
 
 
 def plain(text: str) -> str:
@@ -38,21 +40,28 @@ def print_screen(
     analysis: Analysis, *, written: Sequence[Path] = (), gates: Sequence[GateResult] = (), color: bool = True
 ) -> None:
     """Print the first screen to stdout; ``written`` are the files to name, ``gates`` the checks to list."""
-    console = Console(file=sys.stdout, no_color=not color, highlight=False, markup=False, emoji=False, soft_wrap=False)
-    width = min(console.width, 110)
+    # rendered to text first: grids pad their lines, and a piped screen should not end in spaces
+    buffer = io.StringIO()
+    known = Console(file=sys.stdout)
+    width = min(known.width, 110)
+    console = Console(
+        file=buffer, width=width, force_terminal=known.is_terminal, no_color=not color or known.no_color,
+        highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
     for block in screen(analysis, width):
-        console.print(block, width=width)
+        console.print(block)
     for result in gates:
-        style = "bold" if result.passed is not True else ""
-        console.print(_line("Gate", Text(result.sentence, style=style)), width=width)
-    for path in written:
-        console.print(_line("Written", Text(str(path))), width=width, soft_wrap=True)
+        console.print(_line("Gate", Text(result.sentence, style="bold" if result.passed is not True else "")))
+    lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
+    # a path is for copying: never folded
+    lines += [f"{'Written':<{_LABEL_WIDTH}} {path}" for path in written]
+    print("\n".join(lines))
 
 
 def screen(analysis: Analysis, width: int) -> list[Any]:
     """The blocks of the first screen, in order."""
     greyed = analysis.trust.get("verdict") == "unreliable"
-    blocks: list[Any] = [_title(analysis), _headline(analysis), Text("")]
+    blocks: list[Any] = [_title(analysis), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
     blocks.append(Text(""))
@@ -91,7 +100,7 @@ def _identity(analysis: Analysis) -> list[Table]:
     if model.get("tensor_parallel"):
         parts.append(f"TP {model['tensor_parallel']}")
     if model.get("source"):
-        parts.append(str(model["source"]))
+        parts.append(f"from {str(model['source']).replace('_', ' ')}")
     engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
     if engine:
         parts.append(f"engine {engine}")
@@ -132,9 +141,14 @@ def gpu_line(devices: Sequence[Mapping[str, Any]]) -> str:
             parts.append(f"{number(bandwidth)} GB/s")
             if dtype:
                 parts.append(f"ridge {number(peaks[dtype] * 1e3 / float(bandwidth or 1))}")
-        sources = [str(s) for s in (device.get("gpu_source"), device.get("ceiling_source")) if s]
-        if sources:
-            parts.append(f"({'; '.join(dict.fromkeys(sources))})")
+        if device.get("gpu_source"):
+            parts.append(f"named by {device['gpu_source']}")
+        if device.get("contradiction"):
+            parts.append(str(device["contradiction"]))
+        elif device.get("candidates"):
+            parts.append(f"could also be {', '.join(device['candidates'])}")
+        elif not dtype and device.get("ceiling_reason"):
+            parts.append(str(device["ceiling_reason"]))
         texts.append(", ".join(parts))
     return " | ".join(texts)
 
@@ -212,8 +226,8 @@ def _ratio(summary: Mapping[str, Any], name: str, lower_bound: object) -> str:
     if not is_known(kernel) and not is_known(wall):
         return _why(summary, f"{name}_kernel_pct")
     bound = bool(lower_bound)
-    text = f"{percent(kernel, at_least=bound)} of peak over kernel time, {percent(wall, at_least=bound)} over wall"
-    return text + (" (weights only: KV lengths not known)" if bound else "")
+    text = f"{percent(kernel, at_least=bound)} of peak (kernel time), {percent(wall, at_least=bound)} (wall)"
+    return text + (", weights only" if bound else "")
 
 
 def stall_line(summary: Mapping[str, Any]) -> str:
@@ -225,13 +239,11 @@ def stall_line(summary: Mapping[str, Any]) -> str:
         return "none: no decoding request waited for a prefill"
     episodes = int(summary.get("stall_episode_count") or 0)
     text = (
-        f"{milliseconds(summary.get('stall_ms'))} ({percent(summary.get('stall_pct_of_window'))} of the window) in "
-        f"{plural(episodes, 'episode')}, {plural(int(count or 0), 'stall')}"
+        f"{milliseconds(summary.get('stall_ms'))} ({percent(summary.get('stall_pct_of_window'))}) in "
+        f"{plural(episodes, 'episode')} of {plural(int(count or 0), 'stall')}"
     )
-    text += f"; longest {milliseconds(summary.get('stall_max_ms'))}"
-    if is_known(summary.get("stall_episode_max_ms")) and episodes != count:
-        text += f", longest episode {milliseconds(summary.get('stall_episode_max_ms'))}"
-    return text
+    longest = summary.get("stall_episode_max_ms")
+    return text + f"; longest {milliseconds(longest if is_known(longest) else summary.get('stall_max_ms'))}"
 
 
 def _why(summary: Mapping[str, Any], key: str) -> str:
@@ -297,49 +309,50 @@ def _covered(at: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], ends: np.nd
 
 def _top_kernels(analysis: Analysis, width: int) -> list[Any]:
     table = analysis.kernel_table
-    phases = [p for p in ("decode", "prefill", "mixed") if len(table.filter(pl.col("phase") == p))]
-    blocks: list[Any] = []
+    totals = table.group_by("phase").agg(pl.col("total_ms").sum()).sort("total_ms", descending=True)
+    present = [p for p in totals["phase"].to_list() if p in ("decode", "prefill", "mixed")]
+    phases = present[:2] or totals["phase"].to_list()[:1]
     if not phases:
-        phases = list(dict.fromkeys(table["phase"].to_list()))[:1]
-    for phase in phases[:2]:
-        blocks += [Text(""), _kernel_table(table.filter(pl.col("phase") == phase), phase, width)]
-    return blocks
-
-
-def _kernel_table(rows: pl.DataFrame, phase: str, width: int) -> Table:
-    total = float(rows["total_ms"].sum() or 0.0)
+        return []
     grid = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False, header_style="dim", width=width)
-    grid.add_column(Text(f"Top {phase} kernels", style=f"bold {PHASE_STYLES.get(phase, '')}"), no_wrap=True, ratio=1)
+    grid.add_column(Text("Top kernels", style="bold"), no_wrap=True, ratio=1)
     for title in ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound"):
         grid.add_column(title, justify="left" if title == "bound" else "right", no_wrap=True)
-    for row in rows.sort("total_ms", descending=True).head(_TOP).iter_rows(named=True):
+    for phase, count in zip(phases, (_TOP, _TOP - 1) if len(phases) > 1 else (2 * _TOP,), strict=True):
+        _add_kernels(grid, table.filter(pl.col("phase") == phase), phase, count)
+    return [Text(""), grid]
+
+
+def _add_kernels(grid: Table, rows: pl.DataFrame, phase: str, count: int) -> None:
+    total = float(rows["total_ms"].sum() or 0.0)
+    for row in rows.sort("total_ms", "name", descending=[True, False]).head(count).iter_rows(named=True):
+        name = Text(f"{PHASE_LETTERS.get(phase, ' ')} ", style=PHASE_STYLES.get(phase, ""))
+        name.append(plain(shorten(row["short_name"] or row["name"], 60)), style="default")
         grid.add_row(
-            plain(shorten(row["short_name"] or row["name"], 60)),
+            name,
             number(row["count_per_step"]) if is_known(row["count_per_step"]) else "-",
             number(row["median_us"]) if is_known(row["median_us"]) else "-",
             percent(100 * row["total_ms"] / total) if total else "-",
-            *(number(row[k]) if is_known(row[k]) else "-" for k in ("arithmetic_intensity",)),
+            number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "-",
             *(percent(row[k]) if is_known(row[k]) else "-" for k in ("mfu_pct", "mbu_pct")),
             row["bound"] or "-",
         )
-    return grid
 
 
 def _findings(analysis: Analysis) -> list[Any]:
     lines: list[Any] = []
-    for order, finding in enumerate(analysis.findings[:_TOP], start=1):
-        if order == 1:
-            lines.append(Text(""))
+    for order, finding in enumerate(analysis.findings[:_FINDINGS], start=1):
         lines.append(_line(f"Finding {order}", plain(finding.sentence)))
-    return lines
+    return [Text(""), *lines] if lines else []
 
 
 def _undetermined(analysis: Analysis) -> list[Any]:
     lines: list[Any] = []
     gaps = analysis.trace.gaps_in_evidence
-    for gap in gaps[:2]:
-        lines.append(_line("Not known", plain(f"{gap.consequence} ({gap.what})")))
+    for gap in gaps[:1]:
+        more = f" ({len(gaps) - 1} more in the report)" if len(gaps) > 1 else ""
+        lines.append(_line("Not known", plain(f"{gap.what}: {gap.consequence}{more}")))
     recapture = next((g.recapture for g in gaps if g.recapture), "")
     if recapture:
         lines.append(_line("Recapture", plain(recapture)))
-    return [Text(""), *lines] if lines else []
+    return lines
