@@ -284,7 +284,7 @@ def _derived(seen: _Seen, choice: _Choice) -> DeviceCeilings:
             f"derived: {seen.sm_count} SMs x {fma16} multiply-adds x 2 x {seen.clock_mhz:.0f} MHz; {DERIVED_NOTE}"
             + ("; GeForce: half rate with fp32 accumulation" if geforce and fma16 != chip.fma16_per_sm_clk else "")
         )
-    else:
+    elif seen.name or seen.sm_count:
         notes.append(f"no peak: {why_not}")
     return DeviceCeilings(
         device_index=seen.index,
