@@ -23,7 +23,8 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
     """Per step: which kinds its kernel names show.
 
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
-    from metadata kernels that engines launch for one kind only (``preparing``, hint codes); ``verify``: a rejection
+    from metadata kernels that engines launch for one kind only (``preparing``, hint codes); ``second``: next to decode
+    attention a layer launches one that says nothing, prompts' where tokens exceed requests; ``verify``: a rejection
     sampler ran; ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels
     name few tokens).
     """
@@ -46,6 +47,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
 
     named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
     layers = np.maximum(count(attention & first_of(layer, attention)), 1)
+    seconds = count(second_kind(columns, layer) & inside) / layers >= ENOUGH
     paired = count(attention & first_of(layer, attention) & both_kinds(columns, layer)) / layers >= ENOUGH
     prepares_decode = ~named & (count(inside & (preparing == HINT["decode"])) > 0)
     prepares_prompt = ~named & (count(inside & (preparing == HINT["prefill_or_mixed"])) > 0)
@@ -55,6 +57,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
             "prefill": sure("prefill"),
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
             "both": sure("mixed") | paired,
+            "second": seconds,
             "verify": count(columns.is_op("sampling") & columns.hint_sure & (columns.hint == HINT["decode"]) & inside)
             > 0,
             "likely_decode": likely("decode"),
@@ -81,12 +84,26 @@ def both_kinds(columns: Columns, layer: Ints) -> Bools:
 
     Kernels of different layers are not compared: models with sliding windows use another kernel in every other layer.
     """
+    context = np.isin(columns.hint, [HINT["prefill"], HINT["prefill_or_mixed"]])
+    return beside_decode(columns, layer, context)
+
+
+def beside_decode(columns: Columns, layer: Ints, other: Bools) -> Bools:
+    """Kernels of layers that hold an attention kernel named for decoding and one of ``other``."""
     attention = columns.is_op("attention") & (layer >= 0)
     count = int(layer.max(initial=-1)) + 2
-    decode, context = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    decode, beside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
     decode[layer[attention & (columns.hint == HINT["decode"])]] = True
-    context[layer[attention & np.isin(columns.hint, [HINT["prefill"], HINT["prefill_or_mixed"]])]] = True
-    return (decode & context)[layer]
+    beside[layer[attention & other]] = True
+    return (decode & beside)[layer]
+
+
+def second_kind(columns: Columns, layer: Ints) -> Bools:
+    """Attention kernels whose name says nothing, alone beside one named for decoding in their layer."""
+    attention = columns.is_op("attention") & (layer >= 0)
+    silent = attention & (columns.hint == 0)
+    count = int(layer.max(initial=-1)) + 2
+    return silent & beside_decode(columns, layer, silent) & (np.bincount(layer[attention], minlength=count)[layer] == 2)
 
 
 def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
@@ -134,7 +151,7 @@ def named_phase() -> pl.Expr:
     """
     context = pl.col("prefill") | pl.col("several_tokens")
     return (
-        pl.when(pl.col("both") | (pl.col("decode") & context))
+        pl.when(pl.col("both") | (pl.col("decode") & context) | (pl.col("second") & (counted_phase() == "several")))
         .then(pl.lit("mixed"))
         .when(pl.col("decode"))
         .then(pl.lit("decode"))

@@ -8,7 +8,7 @@ import polars as pl
 from ...ingest.trace import Trace
 from ..result import EVIDENCE, OP_CLASSES, PHASES
 from .columns import HINT, PHASE, Bools, Columns, Ints
-from .decide import both_kinds
+from .decide import both_kinds, second_kind
 from .link import LinkResult
 
 EVIDENCE_CODE = {name: code for code, name in enumerate(EVIDENCE.categories.to_list())}
@@ -71,7 +71,8 @@ def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
     prompts = np.isin(columns.hint, [HINT["prefill"], HINT["prefill_or_mixed"]])
     decodes = columns.hint == HINT["decode"]
     result = np.where(decodes & ((open_step & columns.hint_sure) | paired), PHASE["decode"], step_phase)
-    prefill = (prompts & paired) | (open_step & columns.hint_sure & (columns.hint == HINT["prefill"]))
+    second = mixed & second_kind(columns, layer)
+    prefill = second | (prompts & paired) | (open_step & columns.hint_sure & (columns.hint == HINT["prefill"]))
     return np.where(prefill, PHASE["prefill"], result)
 
 
