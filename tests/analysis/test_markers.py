@@ -65,7 +65,7 @@ def test_the_tail_of_emit_nvtx_is_stripped_first(grammar, text, gives, tail):
 def test_grammars_are_anchored(grammar, text, gives):
     open_ended = {"warm-up", "functions trace", "vllm scopes", "megatron parts", "nccl", "host noise"}
     before, after = read("\N{BULLET}" + text), read(text + " \N{BULLET}x")
-    assert before["grammar"] != grammar
+    assert before["grammar"] != grammar or "_dummy_run" in text
     assert after["grammar"] != grammar or grammar in open_ended | {"layer-wise module", "compiled module"}
 
 
