@@ -16,9 +16,10 @@ from ..phases import PhaseResult
 from ..result import WORK_SOURCES
 from .choice import ModelChoice
 from .kv import KvLengths
+from .layer_orders import LATENT, LATENT_DIRECT, OP_CODE, ORDINARY, PLACE_CODE, PLACES
 from .matrices import RankShape, places_of_shape
 from .name_columns import DTYPES, MATRIX_OPS, NameColumns, name_columns, place_defaults
-from .places import OP_CODE, PLACE_CODE, PLACES, Places, identify_places
+from .places import Places, identify_places
 from .recorded import RecordedShapes, recorded_shapes
 from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, work_table
 
@@ -66,14 +67,21 @@ def assign_kernels(
     step = kernels["step"].to_numpy()
     op = names.op[name] if len(names.op) else np.zeros(0, np.uint8)
     duration = (kernels["end_ns"] - kernels["start_ns"]).to_numpy()
-    decode_step = (steps["phase"] == "decode").to_numpy()
-    latent = choice.shape is not None and choice.shape.is_mla
-    places = identify_places(step, op, names.has_norm[name], _own_part(kernels), duration, decode_step, latent=latent)
+    step_part = (
+        steps["phase"].cast(pl.String).replace_strict({"prefill": 1, "decode": 2}, default=0, return_dtype=pl.Int8)
+    )
+    kind = ORDINARY
+    if choice.shape is not None and choice.shape.is_mla:
+        kind = LATENT if choice.shape.q_lora_rank else LATENT_DIRECT
+    places = identify_places(
+        step, op, names.has_norm[name], _own_part(kernels), duration, step_part.to_numpy(), kind=kind
+    )
     work = _unknown(kernels, names, places, op, duration, step_sums(steps, lengths))
+    work.place[names.expert_sum[name] & (step >= 0)] = PLACE_CODE["expert_sum"]
     countable = _countable(steps)
     if choice.rank is not None:
         _name_by_shape(work, choice.rank)
-        _from_model(work, choice.rank, countable, places)
+        _from_model(work, choice.rank, countable, places, (kernels["graph_node_id"] > 0).to_numpy())
     recorded = recorded_shapes(trace, phases.link.launch, op == OP_CODE["gemm"])
     if recorded is not None:
         _from_recorded(work, recorded, choice, countable)
@@ -148,7 +156,7 @@ def _name_by_shape(work: KernelWork, rank: RankShape) -> None:
             work.place[wrong] = fits[0]
 
 
-def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Places) -> None:
+def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Places, in_graph: Bools) -> None:
     table = work_table(rank, work.sums)
     rows = np.flatnonzero((work.step >= 0) & (work.place > 0))
     rows = rows[countable[work.step[rows]]]
@@ -166,10 +174,11 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     activations = np.where(floor, 0.0, activations)
     work.flop[rows] = flop
     work.flop_executed[rows] = flat(table.flop_executed) * share
+    _unpad_lm_head(work, rows, in_graph)
     work.weights[rows] = weights
     work.kv[rows] = flat(table.kv) * share
     work.bytes[rows] = weights + work.kv[rows] + activations
-    _add_fused(work, table, rows, share)
+    _add_fused(work, table, rows, share, places.adds_residual)
     helpers = rows[work.helper[rows]]
     for column in (work.flop, work.flop_executed, work.bytes, work.weights, work.kv):
         column[helpers] = 0.0
@@ -178,6 +187,12 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     _, default_dtype = place_defaults(rank.model)
     silent = rows[(work.dtype[rows] == 0) & work.matrix[rows]]
     work.dtype[silent] = default_dtype[work.place[silent]]
+
+
+def _unpad_lm_head(work: KernelWork, rows: npt.NDArray[np.int64], in_graph: Bools) -> None:
+    """An lm_head launched outside the step's graph computes real rows, not padded ones."""
+    outside = rows[(work.place[rows] == PLACE_CODE["lm_head"]) & ~in_graph[rows]]
+    work.flop_executed[outside] = work.flop[outside]
 
 
 class _Flat:
@@ -210,8 +225,10 @@ def _weight_bytes(work: KernelWork, rank: RankShape, rows: npt.NDArray[np.int64]
     return np.where(np.isnan(told) | ~work.matrix[rows], by_place[work.place[rows]], told)
 
 
-def _add_fused(work: KernelWork, table: WorkTable, rows: npt.NDArray[np.int64], share: Floats) -> None:
-    """Small kernels that do two operations carry the sum of both; a norm with the residual moves it as well."""
+def _add_fused(
+    work: KernelWork, table: WorkTable, rows: npt.NDArray[np.int64], share: Floats, adds_residual: Bools
+) -> None:
+    """Small kernels that do two operations carry both; a norm with the residual moves it as well."""
     fused = work.names.fused_place[work.name[rows]].astype(np.int64)
     both = np.flatnonzero(fused > 0)
     if len(both):
@@ -219,12 +236,11 @@ def _add_fused(work: KernelWork, table: WorkTable, rows: npt.NDArray[np.int64], 
         kernel, part = rows[both], share[both]
         work.flop[kernel] += extra(table.flop) * part
         work.flop_executed[kernel] += extra(table.flop_executed) * part
+        # what is fused in reads what the kernel already holds: only its cache traffic is added
         work.kv[kernel] += extra(table.kv) * part
-        work.bytes[kernel] += (extra(table.kv) + extra(table.activations)) * part
-    norms = work.place[rows]
-    residual = rows[
-        work.names.fused_add[work.name[rows]] & np.isin(norms, [PLACE_CODE["norm"], PLACE_CODE["final_norm"]])
-    ]
+        work.bytes[kernel] += extra(table.kv) * part
+    norm = np.isin(work.place[rows], [PLACE_CODE["norm"], PLACE_CODE["final_norm"]])
+    residual = rows[norm & (work.names.fused_add[work.name[rows]] | adds_residual[rows])]
     work.flop[residual] *= 1.25  # NORM_FLOP_PER_ELEMENT + 1
     work.flop_executed[residual] *= 1.25
     work.bytes[residual] *= 2.0

@@ -146,14 +146,21 @@ def mla_attention_decompressed(
     nope: int,
     rope: int,
     value: int,
+    latent: int,
     activation_bytes: float = 2.0,
+    kv_bytes: float = 2.0,
 ) -> Work:
     """MLA prefill on decompressed keys and values: 2 H (n + r + v) per pair.
 
-    Keys and values are activations here, made by the kv_b GEMM of the same step; the cache is not read.
+    Least traffic: the cached latents once, b_kv (c + r) a token, and queries and outputs; the keys and values that the
+    kv_b GEMM makes of the latents are not counted again.
     """
     width = heads * (nope + rope + value)
-    return Work(flop=2.0 * width * pairs, activations=activation_bytes * width * (query_tokens + length_sum))
+    return Work(
+        flop=2.0 * width * pairs,
+        kv=kv_bytes * (latent + rope) * length_sum,
+        activations=activation_bytes * width * query_tokens,
+    )
 
 
 def mla_absorb(

@@ -16,8 +16,8 @@ import polars as pl
 from ..models import ModelShape
 from ..phases import PhaseResult
 from .assign import KernelWork
+from .layer_orders import PLACE_CODE, PLACES
 from .matrices import RankShape, rank_matrices
-from .places import PLACE_CODE, PLACES
 
 _Launch: TypeAlias = tuple[str, int, int, int, int]  # place, tokens, blocks, tile, tile
 

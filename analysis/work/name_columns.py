@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +14,7 @@ import polars as pl
 
 from ..models import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
 from .choice import USUAL_STORAGE, arithmetic_dtype
-from .places import OP_CODE, PLACES
+from .layer_orders import OP_CODE, PLACES
 
 Floats = npt.NDArray[np.float64]
 
@@ -20,6 +23,7 @@ DTYPE_CODE: Mapping[str, int] = {name: code for code, name in enumerate(DTYPES)}
 MATRIX_OPS = ("gemm", "moe_gemm", "attention")  # what MFU counts: work of the tensor cores
 # A residual addition written into the norm kernel's name.
 _FUSED_ADD = r"(?i)fused_?add|add_?(?:rms|layer)_?norm|residual"
+_EXPERT_SUM = r"(?i)moe_sum|finalize_?moe|moe.*finalize|moe_?combine|moe_reduce"
 _SMALL_OPS = ("norm", "rope", "kv_write", "activation")
 
 
@@ -36,6 +40,7 @@ class NameColumns:
     shape_n: npt.NDArray[np.int64]  # 0 = not in the name
     shape_k: npt.NDArray[np.int64]
     tile_elements: npt.NDArray[np.int64]  # tile M x N, 0 = not in the name
+    expert_sum: npt.NDArray[np.bool_]  # adds the outputs of a token's experts
 
 
 def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | None) -> NameColumns:
@@ -53,10 +58,11 @@ def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | N
         fused_add=names["name"].str.contains(_FUSED_ADD).to_numpy(),
         fused_place=np.where(is_small, fused_place, 0).astype(np.int16),
         dtype=dtype,
-        weight_bytes=_weight_bytes(facts, model),
+        weight_bytes=np.where(np.isnan(ggml := _ggml_bytes(names)), _weight_bytes(facts, model), ggml),
         shape_n=facts["shape_n"].fill_null(0).to_numpy(),
         shape_k=facts["shape_k"].fill_null(0).to_numpy(),
         tile_elements=tile.to_numpy(),
+        expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(_EXPERT_SUM).to_numpy(),
     )
 
 
@@ -81,6 +87,20 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
     )
     direct = facts["dtype"].replace_strict({**known, **plain}, default=None, return_dtype=pl.Float64)
     return pl.select(pl.coalesce(packed, direct).fill_null(float("nan"))).to_series().to_numpy()
+
+
+@cache
+def ggml_storage() -> Mapping[int, float]:
+    """Bytes per weight of each ggml type, by its number, from weight_storage.toml."""
+    table = tomllib.loads(Path(__file__).with_name("weight_storage.toml").read_text(encoding="utf-8"))
+    return {row["number"]: row["block_bytes"] / row["block_weights"] for row in table["ggml"].values()}
+
+
+def _ggml_bytes(names: pl.DataFrame) -> Floats:
+    """Bytes per weight where a llama.cpp kernel's template names the ggml type; NaN elsewhere."""
+    number = names["name"].str.extract(r"mul_mat\w*<\(ggml_type\)(\d+)").cast(pl.Int64)
+    size = number.replace_strict(dict(ggml_storage()), default=None, return_dtype=pl.Float64)
+    return size.fill_null(float("nan")).to_numpy()
 
 
 def place_defaults(model: ModelShape | None) -> tuple[Floats, npt.NDArray[np.int8]]:

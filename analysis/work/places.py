@@ -1,47 +1,35 @@
-"""Which GEMM of a layer is which: by its place between attention, activation, norm and expert kernels.
-
-A GEMM's name says how it computes, never what. But the order of a decoder layer is fixed:
-
-    norm  qkv  [q/k norm] rope kv-write ATTENTION  o  norm  gate_up  ACTIVATION  down  norm  qkv ...
-
-so the GEMMs between two anchors (attention, activation, expert GEMMs, begin and end of the step) are told apart by
-counting them. ``_templates`` writes every order a layer can have; a span whose count fits none stays unnamed.
-"""
+"""Which kernel of a layer is which: GEMMs by the orders of ``layer_orders``, the rest by the GEMMs around them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from ..result import OP_CLASSES
+from .layer_orders import (
+    ACTIVATION,
+    ATTENTION,
+    BEFORE_ATTENTION,
+    BEGIN,
+    END,
+    EXPERTS,
+    LAYER_STARTS,
+    LONGEST,
+    OP_CODE,
+    ORDINARY,
+    PLACE_CODE,
+    PLACES,
+    templates,
+)
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
-PLACES: tuple[str, ...] = (
-    "",
-    *("qkv", "q", "k", "v", "kv", "o", "gate_up", "gate", "up", "down", "lm_head"),
-    *("q_a", "kv_a", "qkv_a", "q_b", "kv_b", "absorb_q", "absorb_o"),
-    *("router", "experts", "expert_gate_up", "expert_down", "shared_gate", "shared_gate_up", "shared_down"),
-    *("attention", "attention_prefill", "attention_decode"),
-    *("norm", "qk_norm", "final_norm", "rope", "kv_write", "activation", "expert_activation", "shared_activation"),
-    *("embedding", "quantize"),
-)
-PLACE_CODE: dict[str, int] = {place: code for code, place in enumerate(PLACES)}
-OP_CODE: dict[str, int] = {op: code for code, op in enumerate(OP_CLASSES.categories)}
-
-_BEFORE_ATTENTION = ("qkv", "q", "k", "v", "kv", "q_a", "kv_a", "qkv_a", "q_b", "kv_b", "absorb_q")
-_LAYER_STARTS = ("qkv", "q", "q_a", "qkv_a")
-_LAYER_ENDS = ("down", "shared_down")
-
-BEGIN, ATTENTION, ACTIVATION, EXPERTS, END = range(5)
-_LONGEST = 10  # GEMMs between two anchors; beyond it nothing is named
+RARE = 0.05  # share of the spans of one kind that have this number of GEMMs
+USUAL = 0.8
 
 
 @dataclass(frozen=True)
@@ -54,6 +42,7 @@ class Places:
     code: npt.NDArray[np.int16]
     layer: npt.NDArray[np.int16]
     share: npt.NDArray[np.float64]
+    adds_residual: Bools  # norms that must add the residual, because no kernel before them does
 
 
 def identify_places(
@@ -62,23 +51,28 @@ def identify_places(
     has_norm: Bools,
     own_part: npt.NDArray[np.int8],
     duration: Ints,
-    decode_step: Bools,
+    step_part: npt.NDArray[np.int8],
     *,
-    latent: bool = False,
+    kind: int = ORDINARY,
 ) -> Places:
     """Name the place of every kernel that lies in a step.
 
     ``step`` row of steps per kernel (-1 = none), kernels sorted by start; ``op`` codes of OP_CLASSES; ``has_norm``
     the kernel is a norm or has one fused in; ``own_part`` 1 prefill, 2 decode where an attention kernel in a mixed
-    step says which part it computes, else 0; ``decode_step`` per step; ``latent`` the model is MLA.
+    step says which part it computes, else 0; ``step_part`` 1 for pure prefill steps, 2 for pure decode steps, else 0;
+    ``kind`` of the model's attention (``layer_orders``).
     """
     inside = np.flatnonzero(step >= 0)
     order = inside[np.argsort(step[inside], kind="stable")]
     ordered = _Ordered(step[order], op[order], has_norm[order])
-    gemm_places = _gemm_places(ordered, decode_step, latent)
-    code, layer = _place_all(ordered, gemm_places, own_part[order])
-    share = _shares(ordered, code, layer, duration[order])
-    result = Places(np.zeros(len(step), np.int16), np.full(len(step), -1, np.int16), np.ones(len(step), np.float64))
+    own = _parts(ordered, own_part[order])
+    whole = step_part[ordered.step]
+    gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind)
+    code, layer = _place_all(ordered, gemm_places, own)
+    share = _shares(ordered, code, duration[order])
+    n = len(step)
+    result = Places(np.zeros(n, np.int16), np.full(n, -1, np.int16), np.ones(n, np.float64), np.zeros(n, np.bool_))
+    result.adds_residual[order] = _adds_residual(ordered, code)
     result.code[order] = code
     result.layer[order] = layer
     result.share[order] = share
@@ -104,45 +98,83 @@ class _Ordered:
         return np.cumsum(self.op == OP_CODE[op_class], dtype=np.int32)
 
 
-def _gemm_places(o: _Ordered, decode_step: Bools, latent: bool) -> npt.NDArray[np.int16]:
-    """Codes of the places of ``o.gemm``."""
+def _parts(o: _Ordered, own: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+    """Parts of attention kernels: where some of a step's kernels compute one part, the others compute the rest."""
+    attention = o.op == OP_CODE["attention"]
+    rest = own.copy()
+    for part, other in ((2, 1), (1, 2)):
+        steps = np.unique(o.step[attention & (own == part)])
+        both = np.unique(o.step[attention & (own == other)])
+        alone = np.isin(o.step, np.setdiff1d(steps, both))
+        rest[attention & alone & (own == 0)] = other
+    return rest
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Runs of GEMMs between two anchors."""
+
+    start: Ints  # index into the GEMMs
+    count: Ints
+    left: Ints
+    right: Ints
+    of: Ints  # span of each GEMM
+
+
+def _spans(o: _Ordered) -> _Spans:
     g = o.gemm
-    if not len(g):
-        return np.zeros(0, np.int16)
     step = o.step[g]
     first = np.append(True, step[1:] != step[:-1])
-    # counts at the step's begin stand in for "the GEMM before" where there is none
-    begin = np.searchsorted(o.step, step, side="left")
-    before = np.where(first, begin - 1, np.append(0, g[:-1]))
-    before = np.where(first, before, np.maximum(before, 0))
+    # the kernel before the step stands in for "the GEMM before" where there is none
+    before = np.where(first, np.searchsorted(o.step, step, side="left") - 1, np.append(0, g[:-1]))
 
     def between(count: npt.NDArray[np.int32]) -> Bools:
-        earlier = np.where(before >= 0, count[np.maximum(before, 0)], 0)
-        return np.asarray(count[g] - earlier > 0)
+        return np.asarray(count[g] > np.where(before >= 0, count[np.maximum(before, 0)], 0))
 
-    attention, activation, experts = (
-        between(count) for count in (o.attention_count, o.activation_count, o.expert_count)
-    )
-    kind = np.select([attention, experts, activation], [ATTENTION, EXPERTS, ACTIVATION], -1)
+    anchors = [between(count) for count in (o.attention_count, o.expert_count, o.activation_count)]
+    kind = np.select(anchors, [ATTENTION, EXPERTS, ACTIVATION], -1)
     kind = np.where(first & (kind < 0), BEGIN, kind)
     opens = kind >= 0
-    span = np.cumsum(opens) - 1
     start = np.flatnonzero(opens)
     count = np.diff(np.append(start, len(g)))
-    right = np.append(kind[start[1:]], END)
     last_of_step = np.append(first[start[1:]], True)
-    right = np.where(last_of_step, _right_at_end(o, g, start, count), right)
-    layer_has_experts = _layer_has_experts(o, g[start])
-    norm_before = between(o.norm_count)[start]
-    rows, table = _templates(latent)
-    size = np.minimum(count, _LONGEST)
-    decode = decode_step[step[start]]
-    template = table[
-        kind[start], right, size, layer_has_experts.astype(int), norm_before.astype(int), decode.astype(int)
-    ]
-    template = np.where(count > _LONGEST, 0, template)
-    position = np.arange(len(g)) - start[span]
-    return np.asarray(rows[template[span], np.minimum(position, _LONGEST - 1)], np.int16)
+    right = np.where(last_of_step, _right_at_end(o, g, start, count), np.append(kind[start[1:]], END))
+    return _Spans(start, count, kind[start], right, np.cumsum(opens) - 1)
+
+
+def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int) -> npt.NDArray[np.int16]:
+    """Codes of the places of ``o.gemm``."""
+    if not len(o.gemm):
+        return np.zeros(0, np.int16)
+    spans = _spans(o)
+    begin, last = o.gemm[spans.start], o.gemm[spans.start + spans.count - 1]
+    attention = np.append(np.flatnonzero(o.op == OP_CODE["attention"]), 0)
+    earlier = np.searchsorted(attention[:-1], begin) - 1
+    later = np.searchsorted(attention[:-1], last)
+    decoded = (earlier >= 0) & (part[attention[earlier]] == 2)
+    decodes = (later < len(attention) - 1) & (part[attention[later]] == 2)
+    activations = np.append(np.flatnonzero(o.op == OP_CODE["activation"]), 0)
+    last_activation = activations[np.searchsorted(activations[:-1], begin) - 1]
+    norm_before = o.norm_count[begin] > o.norm_count[last_activation]
+    features = [spans.left, spans.right, np.minimum(spans.count, LONGEST)]
+    flags = [_layer_has_experts(o, begin), norm_before, decoded, decodes]
+    rows, table = templates(kind)
+    template = table[tuple(features) + tuple(flag.astype(int) for flag in flags)]
+    odd = _odd_counts(np.stack([spans.left, spans.right, *flags]), spans.count)
+    template = np.where(odd | (spans.count > LONGEST), 0, template)
+    position = np.minimum(np.arange(len(o.gemm)) - spans.start[spans.of], LONGEST - 1)
+    return np.asarray(rows[template[spans.of], position], np.int16)
+
+
+def _odd_counts(kinds: Ints, count: Ints) -> Bools:
+    """Spans with a rare number of GEMMs among those of their kind: a kernel was lost, so the order says nothing."""
+    _, of = np.unique(kinds, axis=1, return_inverse=True)
+    of = of.ravel()
+    _, pair, same = np.unique(of * 1000 + np.minimum(count, 999), return_inverse=True, return_counts=True)
+    share = same[pair] / np.bincount(of)[of]
+    usual = np.zeros(of.max() + 1)
+    np.maximum.at(usual, of, share)
+    return np.asarray((share < RARE) & (usual[of] > USUAL))
 
 
 def _right_at_end(o: _Ordered, g: Ints, start: Ints, count: Ints) -> Ints:
@@ -180,7 +212,7 @@ def _place_all(
     following = np.minimum(o.last_gemm + 1, len(gemm_places))
     after = np.where(gemm_step[following] == o.step, padded[following], 0)
     attention_at_gemm = np.append(o.attention_count[o.gemm], 0)
-    before_attention = np.isin(last, _codes(_BEFORE_ATTENTION)) & (o.attention_count == attention_at_gemm[o.last_gemm])
+    before_attention = np.isin(last, _codes(BEFORE_ATTENTION)) & (o.attention_count == attention_at_gemm[o.last_gemm])
     layer = _layers(o, gemm_places, last, after)
 
     def put(op_class: str, place: str) -> Bools:
@@ -195,8 +227,13 @@ def _place_all(
     norm = put("norm", "norm")
     code[norm & before_attention] = PLACE_CODE["qk_norm"]
     code[norm & (after == PLACE_CODE["lm_head"])] = PLACE_CODE["final_norm"]
-    for op_class in ("rope", "kv_write", "embedding", "quantize"):
+    for op_class in ("rope", "kv_write", "embedding"):
         put(op_class, op_class)
+    gathers_rows = (o.op == OP_CODE["embedding"]) & (last > 0)  # rows that need logits, not the table's
+    code[gathers_rows] = PLACE_CODE["row_gather"]
+    quantize = o.op == OP_CODE["quantize"]
+    for place, inputs in _QUANTIZED.items():
+        code[quantize & np.isin(after, _codes(inputs))] = PLACE_CODE[place]
     _place_experts(o, code)
     activation = put("activation", "activation")
     last_experts = np.maximum.accumulate(np.where(o.op == OP_CODE["moe_gemm"], np.arange(n), -1))
@@ -209,6 +246,27 @@ def _place_all(
     return code, layer
 
 
+# Where activations are quantised, by the GEMM that reads them: its inputs are as many elements a token.
+_QUANTIZED = {
+    "quantize": ("qkv", "q", "gate_up", "gate", "q_a", "qkv_a", "lm_head"),
+    "quantize_o": ("o",),
+    "quantize_down": ("down",),
+}
+
+
+def _adds_residual(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
+    """Norms that move the residual too: after a step's first norm, with no elementwise kernel since the last GEMM.
+
+    The residual has to be added somewhere; where no kernel of its own does it, the norm does.
+    """
+    norm = np.isin(code, _codes(("norm", "final_norm")))
+    adds = np.cumsum(o.op == OP_CODE["elementwise"], dtype=np.int32)
+    work = (o.op == OP_CODE["gemm"]) | (o.op == OP_CODE["moe_gemm"])
+    last = np.maximum.accumulate(np.where(work, np.arange(len(work)), -1))
+    inside = (last >= 0) & (o.step[np.maximum(last, 0)] == o.step)
+    return np.asarray(norm & inside & (adds == adds[np.maximum(last, 0)]))
+
+
 def _codes(places: Iterable[str]) -> npt.NDArray[np.int16]:
     return np.array([PLACE_CODE[place] for place in places], np.int16)
 
@@ -218,13 +276,13 @@ def _layers(
 ) -> npt.NDArray[np.int16]:
     """Layer of each kernel: how many layer-opening GEMMs its step has had, less one."""
     opens = np.zeros(len(o.step), np.int32)
-    starts = np.isin(gemm_places, _codes(_LAYER_STARTS))
+    starts = np.isin(gemm_places, _codes(LAYER_STARTS))
     opens[o.gemm[starts]] = 1
     total = np.cumsum(opens)
     begin = np.searchsorted(o.step, o.step, side="left")
     layer = total - np.where(begin > 0, total[np.maximum(begin - 1, 0)], 0) - 1
     # what prepares a layer's first GEMM belongs to that layer already
-    prepares = np.isin(o.op, [OP_CODE["norm"], OP_CODE["quantize"]]) & np.isin(after, _codes(_LAYER_STARTS))
+    prepares = np.isin(o.op, [OP_CODE["norm"], OP_CODE["quantize"]]) & np.isin(after, _codes(LAYER_STARTS))
     layer = layer + prepares
     outside = last == PLACE_CODE["lm_head"]
     outside |= (o.op == OP_CODE["norm"]) & (after == PLACE_CODE["lm_head"])
@@ -252,10 +310,8 @@ def _place_experts(o: _Ordered, code: npt.NDArray[np.int16]) -> None:
     code[experts] = np.where(named, places, PLACE_CODE["experts"])
 
 
-def _shares(
-    o: _Ordered, code: npt.NDArray[np.int16], layer: npt.NDArray[np.int16], duration: Ints
-) -> npt.NDArray[np.float64]:
-    """Share of each kernel in the work of its (step, layer, place), by its part of their time."""
+def _shares(o: _Ordered, code: npt.NDArray[np.int16], duration: Ints) -> npt.NDArray[np.float64]:
+    """Share of each kernel in the work of its place, with others there since the same GEMM, by its part of their time."""
     share = np.ones(len(code), np.float64)
     # a reduction adds time to its GEMM or attention, and no work
     helper = np.isin(o.op, [OP_CODE["gemm_reduce"], OP_CODE["attention_combine"]])
@@ -266,7 +322,7 @@ def _shares(
         members = np.flatnonzero((code == place) & ~helper)
         if len(members) < 2:
             continue
-        opens = (np.diff(o.step[members]) != 0) | (np.diff(layer[members]) != 0)
+        opens = (np.diff(o.step[members]) != 0) | (np.diff(o.last_gemm[members]) != 0)
         if PLACES[place] == "norm" or opens.all():
             continue  # the norms of a layer each do their own work
         start = np.flatnonzero(np.append(True, opens))
@@ -274,67 +330,3 @@ def _shares(
         time = np.maximum(duration[members], 1).astype(np.float64)
         share[members] = time / np.add.reduceat(time, start)[of]
     return share
-
-
-_Orders: TypeAlias = "list[list[str]]"
-
-
-def _join(*parts: _Orders) -> _Orders:
-    return [[place for part in choice for place in part] for choice in product(*parts)]
-
-
-@lru_cache(maxsize=2)
-def _templates(latent: bool) -> tuple[npt.NDArray[np.int16], Ints]:
-    """Rows of places, and the row for (left, right, GEMMs, expert layer, norm before, decode step); row 0 = unnamed.
-
-    The first order of a given length wins, so orders are written commonest first.
-    """
-    rows: list[list[int]] = [[0] * _LONGEST]
-    table = np.zeros((5, 5, _LONGEST + 1, 2, 2, 2), np.int64)
-    for experts, norm_before, decode in product((0, 1), repeat=3):
-        for (left, right), orders in _orders(latent, bool(experts), bool(norm_before), bool(decode)).items():
-            for places in orders:
-                at = (left, right, len(places), experts, norm_before, decode)
-                if 0 < len(places) <= _LONGEST and not table[at]:
-                    table[at] = len(rows)
-                    rows.append([PLACE_CODE[place] for place in places] + [0] * (_LONGEST - len(places)))
-    return np.array(rows, np.int16), table
-
-
-def _orders(latent: bool, experts: bool, norm_before: bool, decode: bool) -> dict[tuple[int, int], _Orders]:
-    before: _Orders = [["qkv"], ["q", "k", "v"], ["q", "kv"]]
-    out: _Orders = [["o"]]
-    if latent:
-        cached = "absorb_q" if decode else "kv_b"
-        before = [
-            ["qkv_a", "q_b", cached],
-            ["q_a", "kv_a", "q_b", cached],
-            ["qkv_a", "q_b"],
-        ]
-        out = [["absorb_o", "o"], ["o"]] if decode else [["o"]]
-    prefix = "shared_" if experts else ""
-    mlp_in: _Orders = [[prefix + "gate_up"]] if experts else [["gate_up"], ["gate", "up"]]
-    mlp_out: _Orders = [[prefix + "down"]]
-    router: _Orders = [["router"], []]
-    head: _Orders = [["lm_head"], []]
-    after_mlp = _join(mlp_out, before)
-    mlp_end = _join(mlp_out, head)
-    if norm_before:  # the norm stands between the activation and this GEMM: its down projection is elsewhere
-        after_mlp = before + after_mlp
-        mlp_end = [["lm_head"], *_join(mlp_out, [["lm_head"]])]
-    whole = _join(out, mlp_in, mlp_out)
-    between = _join(out, router, mlp_in) + _join(out, mlp_in, router) if experts else _join(out, mlp_in)
-    return {
-        (BEGIN, ATTENTION): before,
-        (BEGIN, END): [["lm_head"]],
-        (ATTENTION, ACTIVATION): between + ([] if latent else [["gate_up"]]),
-        (ACTIVATION, ATTENTION): after_mlp,
-        (ACTIVATION, END): mlp_end,
-        (ATTENTION, ATTENTION): _join(whole, before),
-        (ATTENTION, END): _join(whole, head),
-        (ATTENTION, EXPERTS): _join(out, router) + _join(out, [["router", "shared_gate"]]),
-        (ACTIVATION, EXPERTS): _join(mlp_out, router),
-        (EXPERTS, ACTIVATION): mlp_in,
-        (EXPERTS, ATTENTION): before,
-        (EXPERTS, END): [["lm_head"]],
-    }

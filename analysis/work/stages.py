@@ -18,7 +18,7 @@ from . import tables as work_tables
 from .assign import KernelWork, assign_kernels, ideal_times
 from .choice import ModelChoice, choose_model
 from .kv import KvLengths, fill_steps, kv_lengths
-from .places import PLACES
+from .layer_orders import PLACES
 
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 

@@ -11,7 +11,7 @@ import polars as pl
 
 from . import ratios
 from .assign import KernelWork
-from .places import PLACE_CODE
+from .layer_orders import PLACE_CODE
 from .tables import boost_pct
 
 Floats = npt.NDArray[np.float64]

@@ -16,8 +16,8 @@ from ..models import BYTES_PER_ELEMENT, ModelShape
 from . import formulas
 from .formulas import Work
 from .kv import KvLengths
+from .layer_orders import PLACES
 from .matrices import Matrix, RankShape, rank_matrices
-from .places import PLACES
 
 Floats = npt.NDArray[np.float64]
 
@@ -118,15 +118,24 @@ def work_table(rank: RankShape, sums: StepSums) -> WorkTable:
     table = WorkTable(*(np.full(shape, np.nan) for _ in fields(WorkTable)))
     activation_bytes = BYTES_PER_ELEMENT[rank.model.activation_dtype]
     for place, matrix in rank_matrices(rank).items():
-        rows, executed = sums.tokens, sums.executed_tokens
-        if place == "lm_head":
-            rows, executed = sums.logits_rows, sums.executed_logits_rows
+        rows, executed = _rows_of(place, sums)
         work = _matrix_work(rank.model, matrix, rows, activation_bytes)
         table.put(place, work, _matrix_work(rank.model, matrix, executed, activation_bytes).flop, elements=True)
     _put_both_expert_gemms(table)
     _put_attention(table, rank, sums, activation_bytes)
     _put_small(table, rank, sums, activation_bytes)
     return table
+
+
+def _rows_of(place: str, sums: StepSums) -> tuple[Floats, Floats]:
+    """Rows that the GEMM of a place multiplies: useful, and with padding."""
+    if place == "lm_head":
+        return sums.logits_rows, sums.executed_logits_rows
+    if place in ("absorb_q", "absorb_o"):
+        return sums.decode_tokens, np.where(sums.decodes, sums.executed_tokens, sums.decode_tokens)
+    if place == "kv_b":  # decompresses all that the prefill attends to
+        return sums.prefill_length, sums.prefill_length
+    return sums.tokens, sums.executed_tokens
 
 
 def _matrix_work(model: ModelShape, matrix: Matrix, rows: Floats, activation_bytes: float) -> Work:
@@ -189,7 +198,9 @@ def _put_attention(table: WorkTable, rank: RankShape, sums: StepSums, activation
                 nope=model.qk_nope_head_dim,
                 rope=model.qk_rope_head_dim,
                 value=model.v_head_dim,
+                latent=model.kv_lora_rank,
                 activation_bytes=activation_bytes,
+                kv_bytes=kv_bytes,
             )
         return ordinary(pairs, sums.prefill_tokens, length)
 
@@ -258,3 +269,23 @@ def _put_small(table: WorkTable, rank: RankShape, sums: StepSums, activation_byt
     put("kv_write", cache, cache)
     rows = formulas.embedding(tokens, model.hidden, activation_bytes=activation_bytes)
     put("embedding", rows, rows)
+    for place, work in _moved(rank, sums, activation_bytes).items():
+        put(place, work, work)
+
+
+def _moved(rank: RankShape, sums: StepSums, activation_bytes: float) -> dict[str, Work]:
+    """Kernels that only move activations: row gather, quantisation (one byte out), the sum over experts."""
+    model, tokens = rank.model, sums.tokens
+    inputs = {
+        "quantize": float(model.hidden),
+        "quantize_o": rank.heads * (model.v_head_dim if model.is_mla else model.head_dim),
+        "quantize_down": model.intermediate / rank.tensor_parallel,
+    }
+    moved = {place: Work(0.0, activations=tokens * width * (activation_bytes + 1.0)) for place, width in inputs.items()}
+    rows = 2.0 * activation_bytes * model.hidden
+    moved["row_gather"] = Work(0.0, activations=sums.logits_rows * rows)
+    experts = tokens * model.hidden * activation_bytes
+    moved["expert_sum"] = Work(
+        tokens * model.hidden * model.experts_per_token, activations=experts * (model.experts_per_token + 1.0)
+    )
+    return moved

@@ -216,7 +216,7 @@ def _batch_fit(decode: pl.DataFrame) -> dict[str, Any]:
 
 def _kv_at_most(decode: pl.DataFrame, work: KernelWork, per_token: float, peak: float | None) -> dict[str, Any]:
     """The most KV tokens that the decode attention had time to read at peak bandwidth: a bound on an unknown level."""
-    from .places import PLACE_CODE
+    from .layer_orders import PLACE_CODE
 
     rows = np.isin(work.place, [PLACE_CODE["attention"], PLACE_CODE["attention_decode"]]) & (work.step >= 0)
     rows &= np.isin(work.step, decode["step"].to_numpy())

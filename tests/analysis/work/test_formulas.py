@@ -156,9 +156,9 @@ class TestLatentAttention:
         assert work.kv == 2 * (512 + 64) * 1000
 
     def test_decompressed_prefill(self):
-        work = formulas.mla_attention_decompressed(5050, 100, 100, heads=128, nope=128, rope=64, value=128)
+        work = formulas.mla_attention_decompressed(5050, 100, 100, heads=128, nope=128, rope=64, value=128, latent=512)
         assert work.flop == 2 * 128 * (128 + 64 + 128) * 5050
-        assert work.kv == 0
+        assert work.kv == 2 * (512 + 64) * 100
 
     def test_absorb(self):
         work = formulas.mla_absorb(4, heads=128, head_width=128, latent=512, activation_bytes=2)
