@@ -19,7 +19,7 @@ from ..ingest.trace import Trace
 from .advice.headline import headline_of
 from .advice.verdict import judge_status, merge_trust
 from .result import PHASES, Finding
-from .time.accounting import OPAQUE, TimeResult
+from .time.accounting import TimeResult
 from .time.group_steps import GroupSteps, chain_decode_steps, group_steps, split_groups
 from .time.stalls import StallResult
 
@@ -176,7 +176,7 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
         causes = [d.idle_ns_by_cause or {} for d in devices]
         summary["idle_ms_by_cause"] = {c: sum(one[c] for one in causes) / count / 1e6 for c in causes[0]}
     else:
-        why = OPAQUE if found.opaque_graphs else "no device ran a kernel in the window"
+        why = found.time.opaque_reason or "no device ran a kernel in the window"
         reasons["gpu_idle_ms"] = reasons["idle_ms_by_cause"] = why
     if summary["capture_ms"] is None:
         reasons["capture_ms"] = "the capture does not record its own length"
@@ -295,6 +295,9 @@ def _ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str
         steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
         known = steps.filter(pl.col(column).is_not_null() & pl.col(column).is_finite())
         why = f"there is no {phase} step" if steps.is_empty() else _why_no_ratio(found, column)
+        if phase == "decode" and found.time.opaque_graphs and not steps.is_empty():
+            # What is recorded outside the graphs says nothing about the bytes inside.
+            known, why = known.clear(), "graph replays are opaque: the kernels of decode steps are not recorded"
         for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
             timed = known.filter(pl.col(time_column) > 0)
             key = f"{name}_{over}_pct"
@@ -309,6 +312,8 @@ def _ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str
         if known.height and known.height < steps.height:
             numbers[f"{name}_steps"] = {"counted": known.height, "of": steps.height}
     decode = chosen.filter((pl.col("phase").cast(pl.String) == "decode") & pl.col("mbu_pct").is_not_null())
+    if numbers["decode_mbu_kernel_pct"] is None:
+        decode = decode.clear()
     sure = decode["kv_tokens_source"].fill_null("none").is_in(["marker", "tracked", "estimated"])
     numbers["decode_mbu_is_lower_bound"] = bool(decode.height and not sure.all())
     return numbers
@@ -327,8 +332,6 @@ def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
 def _why_no_ratio(found: SummaryInput, column: str) -> str:
     what = "bytes" if column == "mbu_pct" else "FLOPs"
     peak = "memory_bandwidth_gbps" if column == "mbu_pct" else "peak_tflops"
-    if found.opaque_graphs and column == "mbu_pct":
-        return "graph replays are opaque: the kernels of decode steps are not recorded"
     if not any(getattr(c, peak, None) for c in found.ceilings):
         said = next((c.reason for c in found.ceilings if getattr(c, "reason", None)), None)
         return said or "the GPU's peak is not known: give --gpu"

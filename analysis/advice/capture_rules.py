@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from ..result import Finding
 from .verdict import expected_ranks
 from .words import count, percent
@@ -17,15 +19,17 @@ LOW_CLOCK = 0.90  # of the clock the peak FLOP/s stand for
 def opaque_graphs(evidence: Evidence) -> Finding | None:
     """Graph replays were recorded as single rows."""
     found = evidence.found
-    if not found.opaque_graphs:
+    if not found.time.opaque_graphs:
         return None
     rows = found.trace.graph_launches
     ms = float((rows["end_ns"] - rows["start_ns"]).to_numpy().sum()) / 1e6 / evidence.device_count
+    launched = int((found.trace.launches["kind"].cast(pl.String) == "graph").sum())
+    replays = max(rows.height, launched)
     return Finding(
         id="opaque_graphs",
-        sentence=f"{count(rows.height, 'graph replay')} hide their kernels: no roofline and no idle time inside decode",
+        sentence=f"{count(replays, 'graph replay')} hide their kernels: no roofline and no idle time inside decode",
         recoverable_ms=None,
-        evidence={"graph_replays": rows.height, "graph_ms": ms, "kernels_recorded": found.trace.kernels.height},
+        evidence={"graph_replays": replays, "graph_ms": ms, "kernels_recorded": found.trace.kernels.height},
         lever="record again with --cuda-graph-trace=node",
         kind="capture",
     )

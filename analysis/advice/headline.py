@@ -52,9 +52,10 @@ def _rate(summary: Mapping[str, Any], gpu: str) -> str:
     decode, prefill = summary["decode_step_ms"], summary["prefill_step_ms"]
     mbu, mfu = summary["decode_mbu_kernel_pct"], summary["prefill_mfu_kernel_pct"]
     if decode["n"] and mbu is not None:
-        if summary["decode_mbu_is_lower_bound"]:
-            return f"Decode runs at {percent(mbu)} MBU of {gpu} or more (weights only)"
-        return f"Decode {'is memory-bound' if mbu >= MEMORY_BOUND_PCT else 'runs'} at {percent(mbu)} MBU of {gpu}"
+        floor = " or more (KV reads not known)" if summary["decode_mbu_is_lower_bound"] else ""
+        return (
+            f"Decode {'is memory-bound' if mbu >= MEMORY_BOUND_PCT else 'runs'} at {percent(mbu)} MBU of {gpu}{floor}"
+        )
     if decode["n"]:
         batch = summary["decode_batch_p50"]
         at = f" for {count(batch, 'request')}" if batch else ""

@@ -92,6 +92,11 @@ def _chunk_lever(what_if: Any) -> str:
         )
     if now and now <= 2 * SMALLEST_CHUNK:
         return "prefill on devices of its own: the chunks are small already"
+    if now:
+        return (
+            f"a step of {now:,} tokens takes {duration(what_if['chunk_now_step_ms'])}; chunks of half that size about halve "
+            "the token gap and delay the first token"
+        )
     return "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on devices of its own"
 
 
@@ -128,10 +133,14 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
 
 def padded_graphs(evidence: Evidence) -> Finding | None:
     """Decode graphs larger than the batch they serve."""
-    graphs = evidence.found.graphs
-    if graphs is None or graphs.is_empty():
+    graphs, ridge = evidence.found.graphs, ridge_batch(evidence.found.ceilings, evidence.found.model)
+    if graphs is None or graphs.is_empty() or ridge is None:
         return None
-    padded = graphs.filter(pl.col("padding_ms").is_not_null() & (pl.col("padding_ms") > 0))
+    # Below the ridge a padded row costs next to nothing (the weights are read anyway): only rows beyond it count.
+    beyond = (pl.col("batch") - pl.max_horizontal("real_batch_median", pl.lit(ridge))).clip(lower_bound=0.0)
+    costly = pl.col("padding_ms") * beyond / (pl.col("batch") - pl.col("real_batch_median"))
+    padded = graphs.filter(pl.col("batch") > pl.col("real_batch_median")).with_columns(costly.alias("padding_ms"))
+    padded = padded.filter(pl.col("padding_ms") > 0)
     ms = float(padded["padding_ms"].to_numpy().sum()) / evidence.device_count
     if padded.is_empty() or ms < PADDING_PCT / 100 * evidence.busy_ms:
         return None

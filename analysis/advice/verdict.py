@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...ingest.trace import Trace
-from ..time.accounting import TimeResult
+from ..time.accounting import LOST, TimeResult
 
 if TYPE_CHECKING:
     from ..summary import SummaryInput
@@ -54,6 +54,7 @@ def merge_trust(
         "lost_events": [d.text for d in capture.diagnostics if d.severity in {"warning", "error"}],
         "graph_mode": capture.graph_trace_mode,
         "opaque_graphs": time.opaque_graphs,
+        "lost_graphs": time.opaque_reason == LOST,
         "partial_steps": int(steps["partial"].sum()) if steps.height else 0,
         "largest_kernel_share": _largest_kernel_share(kernels, time),
         "empty_step_share": _empty_step_share(steps),
@@ -111,7 +112,9 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Mapping[str, Any]) -> tup
         )
     if (trust["largest_kernel_share"] or 0) > ONE_KERNEL_UNRELIABLE:
         bad.append(f"one kernel covers {100 * trust['largest_kernel_share']:.0f}% of the window")
-    if trust["opaque_graphs"]:
+    if trust["lost_graphs"]:
+        bad.append("graph replays left no kernel records: most of decode is missing")
+    elif trust["opaque_graphs"]:
         care.append("graph replays are opaque: no kernels, bytes or idle time inside them")
     per_step, layers = trust["kernels_per_step"], trust["layers"]
     if not trust["opaque_graphs"] and per_step and layers and per_step < layers:
@@ -155,8 +158,10 @@ def judge_status(
     if not found.time.devices:
         reasons.insert(0, "no kernels in the window")
         return "could_not_look", tuple(dict.fromkeys(reasons))
-    if found.opaque_graphs:
-        reasons.append("graph replays are opaque: recapture with --cuda-graph-trace=node")
+    if found.time.opaque_graphs:
+        lost = found.time.opaque_reason == LOST
+        what = "left no kernel records" if lost else "are opaque"
+        reasons.append(f"graph replays {what}: recapture with --cuda-graph-trace=node")
         seen = {p for p, ms in summary["phase_ms"].items() if ms > 0}
         inner = trust["kernels_per_step"] or 0
         few = inner < (trust["layers"] or 1) or not found.autoregressive

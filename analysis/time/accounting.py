@@ -21,6 +21,8 @@ from .idle import IdleContext, IdleIntervals, find_idle
 from .intervals import Intervals, merge, union, union_length_by_key
 
 OPAQUE = "graph replays are opaque: the kernels inside are not recorded, so idle time cannot be told from work"
+LOST = "graph replays left no kernel records: busy time is too low and idle time cannot be told from work"
+LOST_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
 
 
 class AccountingError(AssertionError):
@@ -70,6 +72,7 @@ class TimeResult:
     idle: pl.DataFrame  # IDLE + host_late_ns: how much of it passed before the next launch call began
     timelines: Mapping[int, DeviceTimeline]  # by device_index
     opaque_graphs: bool
+    opaque_reason: str | None = None
 
     @property
     def window_ns(self) -> int:
@@ -97,11 +100,12 @@ def account_time(
 
     ``kernels`` is Trace.kernels with KERNEL_TAGS, ``steps`` STEPS, ``groups`` GROUPS. Kernels count by their *step's*
     phase; warm-up and other excluded kernels that lie inside the window are ``other``; whole-graph rows are busy time of
-    the step they lie in. Raises AccountingError when an identity fails.
+    the step they lie in. Idle time is refused where graph replays are opaque or left no kernels. Raises AccountingError when an identity fails.
     """
     if window_end_ns < window_start_ns:
         raise ValueError(f"window ends before it starts: {window_start_ns} .. {window_end_ns}")
     window = (window_start_ns, window_end_ns)
+    opaque_reason = OPAQUE if opaque_graphs else LOST if _lost_replays(trace, kernels) else None
     context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
     columns = {d: _device_kernels(kernels, d) for d in kernels["device_index"].unique().to_list()}
     graphs = {d: _graph_rows(trace, steps, d) for d in trace.graph_launches["device_index"].unique().to_list()}
@@ -115,14 +119,31 @@ def account_time(
     for d, sets in phase_sets.items():
         copy_only = _copies(trace, d, window).subtract(busy[d])
         idle = None
-        if not opaque_graphs:
+        if opaque_reason is None:
             free = merge([busy[d], copy_only]).complement(*window)
             idle = find_idle(context, trace, columns.get(d), d, free, busy)
         timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle)
-        devices.append(_device_time(trace, d, columns.get(d), timelines[d], window))
+        devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, opaque_reason))
     return TimeResult(
-        window_start_ns, window_end_ns, tuple(devices), _idle_frame(trace, timelines), timelines, opaque_graphs
+        window_start_ns,
+        window_end_ns,
+        tuple(devices),
+        _idle_frame(trace, timelines),
+        timelines,
+        opaque_reason is not None,
+        opaque_reason,
     )
+
+
+def _lost_replays(trace: Trace, kernels: pl.DataFrame) -> bool:
+    """Whether graphs were launched whose kernels (and whole-graph rows) the profiler did not record."""
+    is_graph = (trace.launches["kind"].cast(pl.String) == "graph").to_numpy()
+    if not is_graph.any():
+        return False
+    used = np.zeros(len(is_graph) + 1, dtype=bool)  # the last entry takes kernels without a launch
+    used[kernels["launch"].to_numpy()] = True
+    recorded = trace.graph_launches.select("process", "correlation_id").unique().height
+    return int((is_graph & ~used[:-1]).sum()) - recorded > LOST_SHARE * int(is_graph.sum())
 
 
 @dataclass(frozen=True)
@@ -209,7 +230,12 @@ def _copies(trace: Trace, device_index: int, window: tuple[int, int]) -> Interva
 
 
 def _device_time(
-    trace: Trace, device_index: int, kernels: KernelColumns | None, line: DeviceTimeline, window: tuple[int, int]
+    trace: Trace,
+    device_index: int,
+    kernels: KernelColumns | None,
+    line: DeviceTimeline,
+    window: tuple[int, int],
+    opaque_reason: str | None,
 ) -> DeviceTime:
     count = kernel_sum = overlap = 0
     if kernels is not None:
@@ -243,7 +269,7 @@ def _device_time(
         kernel_count=count,
         kernel_time_sum_ns=kernel_sum,
         same_stream_overlap_ns=overlap,
-        reason=OPAQUE if line.idle is None else None,
+        reason=opaque_reason,
     )
 
 

@@ -21,6 +21,7 @@ SAME_SIZE = "same padded size"
 NEAR = "within 12.5% of the decode requests"
 WIDENED = "nearest batches, beyond 12.5% of the decode requests"
 ANY_BATCH = "all pure decode steps: the batch is unknown"
+UNKNOWN_BATCHES = "all pure decode steps: the batch of most of them is unknown"
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class DecodeSteps:
         if near.sum() >= LEAST_STEPS:
             return self._median(near, NEAR)
         if known.sum() < LEAST_STEPS:
-            return Baseline(None, int(known.sum()), f"the batch is known for only {int(known.sum())} pure decode steps")
+            return self._median(np.ones(len(self.span_ns), dtype=bool), UNKNOWN_BATCHES)
         reach = np.sort(distance[known])[LEAST_STEPS - 1]
         return self._median(known & (distance <= reach), WIDENED)
 

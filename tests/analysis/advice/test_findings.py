@@ -79,7 +79,9 @@ def test_one_stall_has_a_lever_without_a_model():
     run = calm(20).step("prefill", 240, prefill_requests=1, prompts_finished=1, prefill_tokens=2048)
     finding = findings_of(run.step("decode", 10, times=20, decode_requests=BUSY_BATCH + 1))["prefill_interference"]
     assert finding.recoverable_ms == 240
-    assert "max_num_batched_tokens" in finding.lever
+    assert finding.lever == (
+        "a step of 2,048 tokens takes 240 ms; chunks of half that size about halve the token gap and delay the first token"
+    )
 
 
 def test_small_decode_batch():
@@ -97,18 +99,22 @@ def test_padded_graphs():
             {
                 "graph_id": 3,
                 "device": 0,
-                "batch": 128,
+                "batch": 512,
                 "replays": 40,
                 "nodes": 500,
-                "real_batch_median": 70.0,
+                "real_batch_median": 300.0,
                 "padding_ms": 45.0,
             }
         ],
     )
     finding = findings_of(calm(), graphs=graphs)["padded_graphs"]
     assert finding.recoverable_ms == 45
-    assert "graph of 128 rows served a median of 70 requests" in finding.sentence
+    assert "graph of 512 rows served a median of 300 requests" in finding.sentence
     assert findings_of(calm(), graphs=graphs.with_columns(padding_ms=0.5)) == {}
+    # up to the ridge batch of 153 the weights are read anyway: of 212 padded rows, 71 lie beyond it
+    some = findings_of(calm(), graphs=graphs.with_columns(batch=pl.lit(224), real_batch_median=12.0))
+    assert some["padded_graphs"].recoverable_ms == pytest.approx(45 * (224 - 153.0) / 212, rel=1e-3)
+    assert findings_of(calm(), graphs=graphs.with_columns(batch=pl.lit(128), real_batch_median=70.0)) == {}
 
 
 def test_host_bound_decode_names_its_ms():

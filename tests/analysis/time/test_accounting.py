@@ -215,3 +215,13 @@ def test_the_parts_are_the_window_whatever_the_rows(kernels, copies, window, ren
         other = shuffled[index]
         assert (other.phase_ns, other.idle_ns_by_cause) == (device.phase_ns, device.idle_ns_by_cause)
         assert other.kernel_time_sum_ns == device.kernel_time_sum_ns
+
+
+def test_graph_launches_that_left_no_kernels_forbid_idle_too():
+    run = HandRun()
+    for k in range(10):
+        run.launch(k * 1000, k * 1000 + 10, kind="graph", correlation_id=k)
+    result = account(run.kernel(0, 100).kernel(9_900, 10_000).build())
+    assert result.opaque_graphs
+    assert result.devices[0].idle_ns is None
+    assert "no kernel records" in result.devices[0].reason
