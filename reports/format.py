@@ -174,6 +174,11 @@ def label(key: str) -> str:
 def by_key(key: str, value: Any) -> Text:
     """The text of a JSON value, its unit taken from its key: ``by_key('stall_ms', 240.0)`` -> ``240 ms``."""
     _, unit, kind = split_key(key)
+    return by_unit(value, unit, kind)
+
+
+def by_unit(value: Any, unit: str, kind: str) -> Text:
+    """The text of a value of ``unit``; ``kind`` is one of those of ``KEY_UNITS``, or 'plain'."""
     if not is_known(value):
         return Text(NOT_KNOWN, known=False)
     if isinstance(value, bool):
@@ -183,7 +188,7 @@ def by_key(key: str, value: Any) -> Text:
     if kind == "ns":
         return Text(number(value / 1e6), "ms")
     if kind == "si":
-        return Text(scaled(value, unit))
+        return Text(scaled(value, unit).rstrip())
     return Text(percent(value)) if kind == "pct" else Text(number(value), unit)
 
 

@@ -90,25 +90,43 @@ def _gpu_facts(analysis: Analysis) -> list[Fact]:
         count = f"{len(group)} × " if len(group) > 1 else ""
         source = first.get("gpu_source")
         facts.append(Fact("GPU", f"{count}{name}", f"named by {source}" if source else "not named by the capture"))
-        facts.append(
-            Fact(
-                "Ceilings", ceilings_text(first), str(first.get("ceiling_source") or first.get("ceiling_reason") or "")
-            )
-        )
+        why = short_source(first.get("ceiling_source")) or str(first.get("ceiling_reason") or "")
+        facts.append(Fact("Ceilings", ceilings_text(first, main_dtype(analysis)), why))
         others = first.get("candidates") or ()
         if len(others) > 1:
             facts.append(Fact("Could also be", ", ".join(map(str, others)), "the capture does not say which"))
     return facts
 
 
-def ceilings_text(device: Mapping[str, Any]) -> str:
-    """Peak FLOP rates and bandwidth of one device, as one line."""
-    peaks = device.get("peak_tflops") or {}
-    parts = [f"{dtype} {fmt.number(peak)} TFLOP/s" for dtype, peak in peaks.items() if fmt.is_known(peak)]
+def ceilings_text(device: Mapping[str, Any], dtype: str | None) -> str:
+    """Peak FLOP rate for ``dtype`` (else the highest) and bandwidth of one device, as one line."""
+    peak, name = peak_of(device, dtype)
+    parts = [f"{name} {fmt.number(peak)} TFLOP/s dense"] if peak else []
     bandwidth = device.get("memory_bandwidth_gbps")
     if fmt.is_known(bandwidth):
         parts.append(f"{fmt.number(bandwidth)} GB/s")
-    return ", ".join(parts[:1] + parts[-1:] if len(parts) > 2 else parts) or fmt.NOT_KNOWN
+    return ", ".join(parts) or fmt.NOT_KNOWN
+
+
+def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None, str]:
+    """(TFLOP/s, data type) that the run's work is held against; (None, '') where no peak is known."""
+    peaks = {k: v for k, v in (device.get("peak_tflops") or {}).items() if fmt.is_known(v)}
+    if dtype in peaks:
+        return peaks[dtype], str(dtype)
+    name = next((d for d in ("bf16", "fp16", "fp8", "tf32", "fp32") if d in peaks), next(iter(peaks), ""))
+    return peaks.get(name), name
+
+
+def main_dtype(analysis: Analysis) -> str | None:
+    """The data type most kernel time computes in; None where no kernel names one."""
+    known = analysis.kernel_table.filter(pl.col("dtype").is_not_null() & (pl.col("dtype") != ""))
+    by_type = known.group_by("dtype").agg(pl.col("total_ms").sum()).sort("total_ms", "dtype", descending=[True, False])
+    return None if by_type.is_empty() else str(by_type["dtype"][0])
+
+
+def short_source(source: Any) -> str:
+    """Where a ceiling came from, without the document's own number (that is in the section on ceilings)."""
+    return str(source or "").split(":")[0]
 
 
 def _model_facts(analysis: Analysis) -> list[Fact]:
@@ -120,7 +138,9 @@ def _model_facts(analysis: Analysis) -> list[Fact]:
     source = model.get("source") or model.get("how_known") or ("capture" if serving.model else "")
     dtype = " ".join(str(model[k]) for k in ("weight_dtype",) if model.get(k)) or serving.dtype or ""
     shown = " ".join(x for x in (str(name) if name else fmt.NOT_KNOWN, dtype) if x)
-    facts.append(Fact("Model", shown, f"from {source}" if source and name else str(model.get("reason") or "")))
+    facts.append(
+        Fact("Model", shown, f"from {fmt.label(str(source))}" if source and name else str(model.get("reason") or ""))
+    )
     parallel = model.get("tensor_parallel") or serving.tensor_parallel
     if parallel:
         facts.append(Fact("Tensor parallel", str(parallel)))
@@ -246,7 +266,7 @@ def _ratio(analysis: Analysis, key: str, label: str, ceiling: str, numerator: st
     kernel, wall = summary.get(f"{key}_kernel_pct"), summary.get(f"{key}_wall_pct")
     lower = bool(summary.get(f"{key}_lower_bound") or summary.get(f"{key}_is_lower_bound"))
     device = analysis.devices[0] if analysis.devices else {}
-    over = _ceiling_text(device, ceiling)
+    over = _ceiling_text(device, ceiling, main_dtype(analysis))
     why = _why(analysis, f"{key}_kernel_pct")
     known = fmt.is_known(kernel)
     note = str(summary.get(f"{key}_note") or "") or (
@@ -264,13 +284,14 @@ def _ratio(analysis: Analysis, key: str, label: str, ceiling: str, numerator: st
     )  # fmt: skip
 
 
-def _ceiling_text(device: Mapping[str, Any], ceiling: str) -> str:
-    source = device.get("ceiling_source") or device.get("bandwidth_source") or ""
-    value = device.get(ceiling)
-    if isinstance(value, Mapping):
-        dtype, peak = next(((k, v) for k, v in value.items() if fmt.is_known(v)), ("", None))
-        return f"{fmt.number(peak)} TFLOP/s {dtype}" + (f" ({source})" if source else "")
-    return f"{fmt.number(value)} GB/s" + (f" ({source})" if source else "")
+def _ceiling_text(device: Mapping[str, Any], ceiling: str, dtype: str | None) -> str:
+    source = short_source(device.get("ceiling_source"))
+    if ceiling == "peak_tflops":
+        peak, name = peak_of(device, dtype)
+        text = f"{fmt.number(peak)} TFLOP/s {name} dense"
+    else:
+        text = f"{fmt.number(device.get(ceiling))} GB/s"
+    return f"{text} ({source})" if source else text
 
 
 def _stalls(analysis: Analysis) -> Headline:
@@ -331,23 +352,27 @@ def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
     phases = (wanted + rest)[:2]
     rows = TOP if len(phases) > 1 else 2 * TOP
     return [
-        (phase, top_table(table.filter(pl.col("phase") == phase).head(rows), phase, time[phase])) for phase in phases
+        (
+            phase,
+            top_table(table.filter(pl.col("phase") == phase).head(rows), phase, time[phase], alone=len(phases) == 1),
+        )
+        for phase in phases
     ]
 
 
-def top_table(rows: pl.DataFrame, phase: str, phase_ms: float) -> Table:
-    """One phase's heaviest kernels."""
+def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -> Table:
+    """One phase's heaviest kernels: MBU in decode, MFU elsewhere, both where there is room."""
     get = rows.get_column
     reasons = [r or "" for r in get("reason")]
-    ratio = "mfu_pct" if phase == "prefill" else "mbu_pct"
+    ratios = ("mfu_pct", "mbu_pct") if alone else ("mbu_pct",) if phase == "decode" else ("mfu_pct",)
     columns = [
-        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=26),
+        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=60 if alone else 26),
         texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
         numbers("count_per_step", "/ step", get("count_per_step").to_list(), help="launches per step"),
         numbers("median_us", "median", get("median_us").to_list(), unit="µs"),
         numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit=phase, show=lambda v: f"{v:.1f}"),
         numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity"),
-        ratio_column(rows, ratio, reasons),
+        *(ratio_column(rows, ratio, reasons) for ratio in ratios),
         texts("bound", "Bound", [str(b) for b in get("bound")], help="; ".join({r for r in reasons if r})),
         numbers("headroom_ms", "Headroom", get("headroom_ms").to_list(), unit="ms", reasons=reasons, help="time above the roofline"),
     ]  # fmt: skip

@@ -9,10 +9,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import format as fmt
+from .labels import HIDDEN, LABELS
 from .tables import Column, Table, numbers, texts
 
 Fact = tuple[str, fmt.Text]
-_HIDDEN = ("_reason", "null_reasons")
+
+
+def key_words(key: str) -> tuple[str, str, str]:
+    """(label, unit, kind of number) of a JSON key."""
+    return LABELS.get(key) or fmt.split_key(key)
+
+
+def shown(key: str, value: Any) -> fmt.Text:
+    """The text of a value under its key."""
+    _, unit, kind = key_words(key)
+    return fmt.by_unit(value, unit, kind)
+
+
+def _is_hidden(key: str, mapping: Mapping[str, Any]) -> bool:
+    """Keys of no use to a reader, and reasons that stand beside their null or have nothing to say."""
+    if key in HIDDEN:
+        return True
+    return key.endswith("_reason") and (key.removesuffix("_reason") in mapping or mapping[key] is None)
 
 
 def facts_of(mapping: Mapping[str, Any], *, prefix: str = "") -> list[Fact]:
@@ -20,16 +38,16 @@ def facts_of(mapping: Mapping[str, Any], *, prefix: str = "") -> list[Fact]:
     out: list[Fact] = []
     for key, value in mapping.items():
         name = str(key)
-        if name.endswith(_HIDDEN) and (name == "null_reasons" or name.removesuffix("_reason") in mapping):
+        if _is_hidden(name, mapping) or (name == "reason" and value is None):
             continue
-        heading = f"{prefix}{fmt.split_key(name)[0]}"
+        heading = f"{prefix}{key_words(name)[0]}"
         if isinstance(value, Mapping):
             out += facts_of(_with_unit(name, value), prefix=f"{heading}: ")
         elif _is_list(value):
             if value and not isinstance(value[0], Mapping):
                 out.append((heading, fmt.Text(_joined(name, value))))
         else:
-            text = fmt.by_key(name, value)
+            text = shown(name, value)
             out.append((heading, fmt.Text(text.text, text.unit, fmt.reason_for(mapping, name), text.known)))
     return out
 
@@ -38,7 +56,7 @@ def tables_of(mapping: Mapping[str, Any], base: str, *, prefix: str = "") -> lis
     """Every list of objects inside ``mapping`` as a table, its id made from ``base`` and its key."""
     out: list[Table] = []
     for key, value in mapping.items():
-        caption = f"{prefix}{fmt.label(str(key))}"
+        caption = f"{prefix}{key_words(str(key))[0]}"
         if isinstance(value, Mapping):
             out += tables_of(value, f"{base}-{key}", prefix=f"{caption}: ")
         elif _is_list(value) and value and isinstance(value[0], Mapping):
@@ -48,14 +66,16 @@ def tables_of(mapping: Mapping[str, Any], base: str, *, prefix: str = "") -> lis
 
 def table_of(table_id: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     """A list of objects as a table; its columns are the scalar keys of all rows, in order of first appearance."""
-    keys = [k for k in dict.fromkeys(k for row in rows for k in row) if not str(k).endswith("_reason")]
+    keys = [
+        k for k in dict.fromkeys(k for row in rows for k in row) if not str(k).endswith("_reason") and k not in HIDDEN
+    ]
     columns = [_column(str(key), rows) for key in keys if not any(isinstance(row.get(key), Mapping) for row in rows)]
     safe = "".join(c if c.isalnum() else "-" for c in table_id)
     return Table(safe, caption, columns, len(rows))
 
 
 def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:
-    label, unit, kind = fmt.split_key(key)
+    label, unit, kind = key_words(key)
     values = [row.get(key) for row in rows]
     known = [v for v in values if v is not None]
     if known and all(isinstance(v, int | float) and not isinstance(v, bool) for v in known):
@@ -64,8 +84,8 @@ def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:
         show = (lambda v: fmt.scaled(v, unit)) if kind == "si" else fmt.number
         reasons = [fmt.reason_for(row, key) or str(row.get("reason") or "") for row in rows]
         return numbers(key, label, values, unit="" if kind == "si" else unit, show=show, reasons=reasons)
-    shown = [None if v is None else _joined(key, v) if _is_list(v) else fmt.by_key(key, v).text for v in values]
-    return texts(key, label, shown, kind="phase" if key == "phase" else "text")
+    words = [None if v is None else _joined(key, v) if _is_list(v) else shown(key, v).text for v in values]
+    return texts(key, label, words, kind="phase" if key == "phase" else "text")
 
 
 def _with_unit(key: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -79,5 +99,5 @@ def _is_list(value: Any) -> bool:
 
 
 def _joined(key: str, values: Sequence[Any], limit: int = 40) -> str:
-    shown = ", ".join(str(fmt.by_key(key, v)) for v in values[:limit])
-    return shown + (f", … ({len(values)} in all)" if len(values) > limit else "")
+    text = ", ".join(str(shown(key, v)) for v in values[:limit])
+    return text + (f", … ({len(values)} in all)" if len(values) > limit else "")

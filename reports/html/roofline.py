@@ -48,7 +48,7 @@ def roofline(analysis: Analysis) -> dict[str, Any] | None:
     """What the template draws; None where the analysis has no point with known work."""
     data = analysis.roofline
     points = [p for p in data.get("points") or () if _drawable(p)]
-    ceilings = _distinct(data.get("ceilings") or ())
+    ceilings = _distinct(_in_use(data.get("ceilings") or (), analysis))
     if not points or not ceilings:
         return None
     x, y = _axes(points, ceilings)
@@ -71,6 +71,12 @@ def _drawable(point: Mapping[str, Any]) -> bool:
     return all(fmt.is_known(v) and v > 0 for v in values)  # type: ignore[operator]
 
 
+def _in_use(ceilings: Sequence[Mapping[str, Any]], analysis: Analysis) -> Sequence[Mapping[str, Any]]:
+    """The ceilings of the data types that kernels of this run compute in; all where none is named."""
+    used = set(analysis.kernel_table["dtype"].drop_nulls().to_list())
+    return [c for c in ceilings if c.get("dtype") in used] or ceilings
+
+
 def _distinct(ceilings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Ceilings once per peak and bandwidth, the highest peak first; data types that share one share its label."""
     by_values: dict[tuple[float, float], dict[str, Any]] = {}
@@ -87,7 +93,7 @@ def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, A
     intensities = [p["arithmetic_intensity"] for p in points] + [_ridge(c) * 3 for c in ceilings] + [1.0]
     rates = [p["tflops"] for p in points] + [c["peak_tflops"] * 1.4 for c in ceilings]
     low = [math.log10(min(v)) - 0.25 for v in (intensities, rates)]
-    high = [math.log10(max(v)) + 0.1 for v in (intensities, rates)]
+    high = [math.log10(max(v)) + 0.2 for v in (intensities, rates)]
     floor = max(low[0], high[0] - 6), max(low[1], high[1] - 6)
     return Axis(floor[0], high[0], LEFT, RIGHT), Axis(floor[1], high[1], BOTTOM, TOP)
 

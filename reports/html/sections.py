@@ -9,7 +9,7 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
-from .first_screen import ceilings_text, ratio_column
+from .first_screen import ceilings_text, main_dtype, ratio_column
 from .mapping import Fact, facts_of, table_of, tables_of
 from .section import Section
 from .tables import MAX_NAME, Table, minor, names, numbers, si, texts, within_budget
@@ -165,7 +165,7 @@ def _graphs(analysis: Analysis) -> Section:
     frame = analysis.graphs
     if frame.is_empty():
         return Section("graphs", "CUDA graphs")
-    rows = frame.rename({"real_batch_median": "median_batch_replayed"}).head(2_000).to_dicts()
+    rows = frame.sort("replays", descending=True).head(2_000).to_dicts()
     return Section("graphs", "CUDA graphs", "Each captured graph with the batch it was captured for and what it replayed.", tables=[table_of("graphs-table", "Graphs", rows)])  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _findings(analysis: Analysis) -> Section:
         {
             "id": f"finding-{f.id}",
             "sentence": f.sentence,
-            "lever": f.lever,
+            "lever": f.lever[:1].upper() + f.lever[1:].rstrip(".") + "." if f.lever else "",
             "recoverable": fmt.milliseconds(f.recoverable_ms) if fmt.is_known(f.recoverable_ms) else "",
             "kind": f.kind,
             "facts": facts_of(f.evidence),
@@ -197,7 +197,7 @@ def _model(analysis: Analysis) -> Section:
     tables = []
     if analysis.devices:
         rows = [
-            {"device": d.get("device"), "gpu": d.get("gpu_name"), "named_by": d.get("gpu_source"), "SMs": d.get("sm_count"), "ceilings": ceilings_text(d), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in (d.get("peak_tflops") or {}).items()) or None, "source": d.get("ceiling_source"), "memory_bandwidth_gbps": d.get("memory_bandwidth_gbps")}
+            {"device": d.get("device"), "gpu": d.get("gpu_name"), "named_by": d.get("gpu_source"), "SMs": d.get("sm_count"), "ceilings": ceilings_text(d, main_dtype(analysis)), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in (d.get("peak_tflops") or {}).items()) or None, "source": d.get("ceiling_source"), "memory_bandwidth_gbps": d.get("memory_bandwidth_gbps")}
             for d in analysis.devices
         ]  # fmt: skip
         tables.append(table_of("ceilings-table", "Ceilings, dense, with their source (peaks in TFLOP/s)", rows))

@@ -240,8 +240,10 @@ def devices_section(analysis: Analysis) -> Section:
         ]
         tables.append(Table("idle-table", "Longest idle times", idle, analysis.idle.height, rows_in_page=10))
     lead = "Busy is the union of a device's kernels, never their sum; copies without a kernel are counted apart; idle is the rest, by cause."
-    misread = {"what other tools would call utilization": analysis.summary.get("utilization") or {}}
-    return Section("devices", "Devices and idle time", lead, facts_of(misread), tables)
+    lead += " nvidia-smi's utilization is only the share of time in which any kernel ran."
+    return Section(
+        "devices", "Devices and idle time", lead, facts_of(analysis.summary.get("utilization") or {}), tables
+    )
 
 
 def _nested_columns(devices: Sequence[Mapping[str, Any]], key: str, prefix: str) -> list[Any]:

@@ -137,8 +137,8 @@ def _dictionary(
         "phase": pack.whole(_codes(kinds["phase"])),
         "evidence": pack.whole(_codes(kinds["evidence"])),
         "source": pack.whole(_codes(kinds["work_source"])),
-        "grid": [pack.whole(np.maximum(kinds[c].to_numpy(), 0)) for c in ("grid_x", "grid_y", "grid_z")],
-        "block": pack.whole(np.maximum(kinds["block_x"].to_numpy(), 0)),
+        "grid": [pack.whole(np.maximum(kinds[c].fill_null(0).to_numpy(), 0)) for c in ("grid_x", "grid_y", "grid_z")],
+        "block": pack.whole(np.maximum(kinds["block_x"].fill_null(0).to_numpy(), 0)),
         "flop": pack.floats(_known(kinds["flop"])),
         "bytes": pack.floats(_known(kinds["bytes"])),
         # a ratio times its time is the same for all kernels of a kind: each one's ratio is that over its own time
@@ -171,7 +171,7 @@ def copy_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> list[
                 "kind": "copies",
                 "label": f"{_device_label(analysis, int(device))} copies",
                 "count": mine.height,
-                "items": {**pack.intervals(shown["start_ns"].to_numpy() - window[0], shown["end_ns"].to_numpy() - window[0]), "what": pack.whole(shown["kind"].to_physical().to_numpy()), "bytes": pack.whole(np.maximum(shown["bytes"].to_numpy(), 0))},
+                "items": {**pack.intervals(shown["start_ns"].to_numpy() - window[0], shown["end_ns"].to_numpy() - window[0]), "what": pack.whole(shown["kind"].to_physical().to_numpy()), "bytes": pack.whole(np.maximum(shown["bytes"].fill_null(0).to_numpy(), 0))},
                 "bins": {"n": 8_192, "layers": {PHASE_CODES["other"]: pack.whole(layers(starts, ends, code, edges, 1)[0])}},
             }
         )  # fmt: skip

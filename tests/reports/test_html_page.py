@@ -84,7 +84,7 @@ def test_first_screen_in_the_order_of_a_review(pages):
         analysis.summary["sentence"],
         "2 × NVIDIA A100-SXM4-80GB",
         "named by TARGET_INFO_GPU",
-        "bf16 312 TFLOP/s, 2,039 GB/s",
+        "bf16 312 TFLOP/s dense, 2,039 GB/s",
         "vllm 0.11.0",
         "llama-3.1-8b bf16",
         "read with care",
@@ -130,7 +130,7 @@ def test_every_ratio_of_the_first_screen_has_its_footnote(pages):
     _, page = pages("serving_run")
     text = words(page)
     assert "Decode MBU: bytes decode must move ÷ (time × 2,039 GB/s (datasheet, dense))" in text
-    assert "Prefill MFU: useful FLOP of prefill ÷ (time × 312 TFLOP/s bf16 (datasheet, dense))" in text
+    assert "Prefill MFU: useful FLOP of prefill ÷ (time × 312 TFLOP/s bf16 dense (datasheet, dense))" in text
 
 
 def test_unknown_numbers_are_said_with_their_reason(pages):

@@ -137,7 +137,8 @@ def test_roofline_places_points_by_their_logarithms(pages):
     assert decode["x"] < prefill["x"]
     assert decode["y"] > prefill["y"]  # y grows downwards
     assert max(p["r"] for p in drawn["points"]) == decode["r"]  # the most time, the largest
-    assert [c["ridge"] for c in drawn["ceilings"]] == ["ridge 306 FLOP/byte", "ridge 153 FLOP/byte"]
+    # no kernel computes in int8, so its ceiling is not drawn
+    assert [c["ridge"] for c in drawn["ceilings"]] == ["ridge 153 FLOP/byte"]
     assert "bound by memory" in decode["title"]
 
 

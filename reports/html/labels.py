@@ -1,0 +1,102 @@
+"""Names of JSON keys as a reader should see them, where the key's own words would not do: label, unit, kind of number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LABELS: Mapping[str, tuple[str, str, str]] = {
+    # workload and techniques
+    "by_time": ("by GPU time", "", "plain"),
+    "by_tokens": ("by tokens", "", "plain"),
+    "prefill_time_share_pct": ("prefill's share of time", "%", "pct"),
+    "prefill_token_share_pct": ("prefill's share of tokens", "%", "pct"),
+    "decode_batch_p50": ("decode batch, median", "requests", "number"),
+    "ridge_batch": ("ridge batch", "requests", "number"),
+    "step_ms_now": ("step now", "ms", "number"),
+    "predicted_step_ms": ("step then", "ms", "number"),
+    "predicted_gap_max_ms": ("longest gap then", "ms", "number"),
+    "shorter_by_pct": ("shorter by", "%", "number"),
+    "saved_ms_per_10_pct_of_prompt_tokens": ("saved per 10% of prompt tokens", "ms", "number"),
+    "intensity_now": ("AI now", "FLOP/B", "number"),
+    "intensity_then": ("AI then", "FLOP/B", "number"),
+    "intensity_factor": ("AI times", "", "number"),
+    # what would help
+    "schedule": ("schedule seen", "", "plain"),
+    "prompt_tokens": ("prompt, mean", "tokens", "number"),
+    "chunk_now_tokens": ("chunk now", "tokens", "number"),
+    "chunk_now_step_ms": ("step with that chunk", "ms", "number"),
+    "chunk_tokens": ("chunk", "tokens", "number"),
+    "decode_requests": ("decode batch", "requests", "number"),
+    "extrapolated": ("beyond the fitted range", "", "plain"),
+    "fixed_ms": ("fixed", "ms", "number"),
+    "per_token_us": ("per token", "µs", "number"),
+    "per_decode_request_us": ("per decoding request", "µs", "number"),
+    "per_million_attention_pairs_us": ("per million attention pairs", "µs", "number"),
+    "per_1000_kv_tokens_us": ("per 1,000 KV tokens", "µs", "number"),
+    "weights_cost_as_many_tokens": ("reading the weights costs as much as", "tokens", "number"),
+    "median_error_pct": ("median error", "%", "pct"),
+    "not_used": ("terms not used", "", "plain"),
+    "valid_prefill_tokens": ("fitted on prefill tokens from, to", "", "plain"),
+    "valid_decode_requests": ("fitted on decoding requests from, to", "", "plain"),
+    "prefill_devices_per_decode_device": ("prefill devices per decode device", "", "number"),
+    "gap_p99_now_ms": ("gap p99 now", "ms", "number"),
+    "gap_p99_without_stalls_ms": ("gap p99 without stalls", "ms", "number"),
+    "disaggregation": ("prefill on other devices", "", "plain"),
+    # host
+    "bubble_ms": ("decode bubbles, total", "ms", "number"),
+    "bubble_count": ("bubbles", "", "number"),
+    "bubble_ms_per_decode_step": ("per decode step", "ms", "number"),
+    "share_of_decode_pct": ("share of decode", "%", "pct"),
+    "parts_ms": ("of it", "", "plain"),
+    "dispatch_ms": ("kernel dispatch", "ms", "number"),
+    "scopes_seen": ("host scopes marked", "", "plain"),
+    # traffic
+    "decode_steps": ("decode steps", "", "number"),
+    "bytes_weights_per_step": ("weights", "B/step", "si"),
+    "bytes_kv_per_step": ("KV cache", "B/step", "si"),
+    "bytes_activations_per_step": ("activations", "B/step", "si"),
+    "steps_with_known_kv": ("steps with known KV lengths", "", "number"),
+    "kv_bytes_per_token": ("KV per token", "B", "si"),
+    "kv_ns_per_token": ("step time per KV token", "ns", "number"),
+    "kv_fit_steps": ("steps in the KV fit", "", "number"),
+    "kv_fitted_gbps": ("bandwidth from KV growth", "GB/s", "number"),
+    "kv_fitted_mbu_pct": ("its MBU", "%", "pct"),
+    "kv_tokens_at_most": ("KV tokens at most", "tokens", "number"),
+    "weights_fitted_gbps": ("bandwidth from the weights", "GB/s", "number"),
+    "weights_fitted_mbu_pct": ("MBU from the weights", "%", "pct"),
+    "ms_per_request": ("step time per request", "ms", "number"),
+    "ms_at_batch_zero": ("step time at batch 0", "ms", "number"),
+    "attention_ms_per_decode_step": ("attention per decode step", "ms", "number"),
+    # model
+    "parameters_total": ("parameters", "", "si"),
+    "parameters_active": ("parameters active per token", "", "si"),
+    "weight_bytes_per_decode_step": ("weights read by a decode step", "B", "si"),
+    "decode_bytes_are_lower_bound": ("decode bytes are a lower bound", "", "plain"),
+    "tensor_parallel_source": ("tensor parallel from", "", "plain"),
+    # utilization, under the names of the tools that show it
+    "nvml_utilization_pct": ("nvidia-smi utilization", "%", "pct"),
+    "decode_mbu_kernel_pct": ("decode MBU, kernel time", "%", "pct"),
+    "prefill_mfu_kernel_pct": ("prefill MFU, kernel time", "%", "pct"),
+    "dcgm_fi_prof_sm_active_pct": ("SM active (DCGM_FI_PROF_SM_ACTIVE)", "%", "pct"),
+    "dcgm_fi_prof_pipe_tensor_active_pct": ("tensor active (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE)", "%", "pct"),
+    "dcgm_fi_prof_dram_active_pct": ("DRAM active (DCGM_FI_PROF_DRAM_ACTIVE)", "%", "pct"),
+    # measured
+    "sampled_mbu_pct": ("MBU", "%", "pct"),
+    "sampled_gbps": ("DRAM", "GB/s", "number"),
+    "seconds": ("time", "s", "number"),
+    "device_index": ("device", "", "number"),
+    # stalls
+    "gap_before_ms": ("gap before", "ms", "number"),
+    "gap_during_ms": ("gap during", "ms", "number"),
+    "gap_after_ms": ("gap after", "ms", "number"),
+    "request_ms_lost": ("lost", "request·ms", "number"),
+    "tokens_lost": ("tokens lost", "tokens", "number"),
+    "longest_run_without_decode": ("longest run without a decode token", "", "plain"),
+    # graphs
+    "real_batch_median": ("batch, median", "requests", "number"),
+    "padding_ms": ("time on padding", "ms", "number"),
+    "graph_id": ("graph", "", "number"),
+    "batch": ("captured for", "requests", "number"),
+}
+# said elsewhere in words, or of no use to a reader
+HIDDEN = frozenset({"is_prediction", "null_reasons", "itl_target", "device_index_reason"})
