@@ -233,6 +233,8 @@ def _from_row(seen: _Seen, choice: _Choice, gpu: Gpu) -> DeviceCeilings:
                 notes.append(
                     f"the capture reports {seen.bandwidth_gbps:.0f} GB/s, {gpu.key} has {gpu.bandwidth_gbps:g}"
                 )
+    if not {"bf16", "fp16"} & gpu.peaks.keys():
+        notes.append(f"no dense 16-bit peak is published for {gpu.key}")
     share, source = 1.0, f"{gpu.key} in hardware.toml: {gpu.source}"
     sm_count = seen.sm_count if not choice.overridden else None
     if seen.mig and sm_count and gpu.sm_count:

@@ -267,6 +267,13 @@ def test_a_bandwidth_far_from_the_table_is_said():
     assert found.memory_bandwidth_gbps == 2000 and "3350" in found.reason
 
 
+@pytest.mark.parametrize("typed", ["gb10", "rtx-pro-6000-server"])
+def test_a_part_without_a_published_peak_says_so(typed):
+    found = resolve(gpu=typed)
+    assert found.ridge("bf16") is None and found.memory_bandwidth_gbps > 0
+    assert "no dense 16-bit peak" in found.reason
+
+
 # -- derived -----------------------------------------------------------------------------------------------------------
 
 
