@@ -109,26 +109,29 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
     Engines launch a little bookkeeping right after the last step and then wait for work; the next step begins later.
     """
     rows = np.flatnonzero(code >= 0)
-    order = rows[np.argsort(code[rows], kind="stable")]
-    if len(order) < 2:
+    if len(rows) < 2:
         return code
-    owner = pl.Series(code[order]).rle_id().cast(pl.Int64).to_numpy()
-    start, end = columns.start[order], columns.end[order]
-    number = np.arange(len(order))
-    works = columns.is_op("gemm", "moe_gemm", "attention")[order]
-    first_work = np.full(int(owner[-1]) + 1, len(order))
-    np.minimum.at(first_work, owner[works], number[works])
-    last = np.zeros(int(owner[-1]) + 1, dtype=np.int64)
-    np.maximum.at(last, owner, end)
-    same = owner[1:] == owner[:-1]
-    gap = start[1:] - end[:-1]
-    wide = same & (number[1:] <= first_work[owner[1:]]) & (gap > STRAY_GAP_NS) & (gap * 2 > last[owner[1:]] - start[1:])
+    owner = code[rows]
+    if not bool(np.all(owner[1:] >= owner[:-1])):
+        order = np.argsort(owner, kind="stable")
+        rows, owner = rows[order], owner[order]
+    begins = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+    works = np.append(np.flatnonzero(columns.is_op("gemm", "moe_gemm", "attention")[rows]), len(rows))
+    ends = np.append(begins[1:], len(rows))
+    ahead = np.minimum(works[np.searchsorted(works, begins)], ends - 1)  # rows up to the step's first work
+    last = np.maximum.reduceat(columns.end[rows], begins)
+    lengths = ahead - begins
+    step = np.repeat(np.arange(len(begins)), lengths)
+    place = np.arange(len(step)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + begins[step]
+    following = columns.start[rows[place + 1]]
+    gap = following - columns.end[rows[place]]
+    wide = (gap > STRAY_GAP_NS) & (gap * 2 > last[step] - following)
     if not wide.any():
         return code
-    until = np.full(int(owner[-1]) + 1, -1, dtype=np.int64)
-    np.maximum.at(until, owner[:-1][wide], number[:-1][wide])
+    until = np.full(len(begins), -1, dtype=np.int64)
+    np.maximum.at(until, step[wide], place[wide])
     code = code.copy()
-    code[order[number <= until[owner]]] = -1
+    code[rows[place[place <= until[step]]]] = -1
     return code
 
 

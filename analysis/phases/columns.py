@@ -40,7 +40,7 @@ class Columns:
     grid_y: Ints
     grid_z: Ints
     lane: Ints
-    stream: Ints  # dense code of (device, context, stream)
+    stream: Ints  # one number per (lane, context, stream)
     kernel_row: Ints  # row of Trace.kernels, -1 for a whole-graph row
     graph_row: Ints  # row of Trace.graph_launches, -1 for a kernel
     opaque: Bools  # a whole graph replay: what runs inside is not recorded
@@ -79,7 +79,7 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:
         rows_of_name = name_facts["tokens_in_name"].fill_null(0).cast(pl.Int64).to_numpy()
     device, process = column(kernels, "device_index"), column(kernels, "process")
     lane, lanes = dense_pairs(device, process)
-    stream, _ = dense_pairs(lane, column(kernels, "stream") * (1 << 20) + column(kernels, "context"))
+    stream = lane * (1 << 40) + column(kernels, "context") * (1 << 32) + column(kernels, "stream")
     return Columns(
         start=column(kernels, "start_ns"),
         end=column(kernels, "end_ns"),
@@ -107,10 +107,36 @@ def dense_pairs(first: Ints, second: Ints) -> tuple[Ints, list[tuple[int, int]]]
     """Number the distinct pairs in ascending order: (code per row, the pairs)."""
     if len(first) == 0:
         return np.zeros(0, np.int64), []
-    frame = pl.DataFrame({"a": first, "b": second})
-    pairs = frame.unique().sort("a", "b")
-    if pairs.height == 1:
-        return np.zeros(len(first), np.int64), [pairs.row(0)]
-    coded = pairs.with_row_index("code")
-    joined = frame.join(coded, on=["a", "b"], how="left", maintain_order="left")
-    return joined["code"].cast(pl.Int64).to_numpy(), [(int(a), int(b)) for a, b in pairs.iter_rows()]
+    one, two = dense(first), dense(second)
+    codes = one[0] * len(two[1]) + two[0]
+    found = np.flatnonzero(np.bincount(codes, minlength=len(one[1]) * len(two[1])))
+    pairs = [(int(one[1][code // len(two[1])]), int(two[1][code % len(two[1])])) for code in found]
+    if len(found) == len(one[1]) * len(two[1]):
+        return codes, pairs
+    number = np.zeros(len(one[1]) * len(two[1]), dtype=np.int64)
+    number[found] = np.arange(len(found))
+    return number[codes], pairs
+
+
+def dense(values: Ints) -> tuple[Ints, Ints]:
+    """Number the distinct values in ascending order: (code per row, the values)."""
+    low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.zeros(len(values), np.int64), np.array([low])
+    if high - low < 1 << 16:
+        seen = np.flatnonzero(np.bincount(values - low))
+        table = np.zeros(high - low + 1, dtype=np.int64)
+        table[seen] = np.arange(len(seen))
+        return table[values - low], seen + low
+    known = pl.Series(values).unique().sort().to_numpy()
+    return np.searchsorted(known, values), known
+
+
+def rows_by_step(step: Ints, steps: int) -> tuple[Ints, Ints]:
+    """Rows inside steps, step by step and in their order, and where each step begins among them (one entry more)."""
+    rows = np.flatnonzero(step >= 0)
+    owner = step[rows]
+    if not bool(np.all(owner[1:] >= owner[:-1])):
+        order = np.argsort(owner, kind="stable")
+        rows, owner = rows[order], owner[order]
+    return rows, np.searchsorted(owner, np.arange(steps + 1))

@@ -28,29 +28,33 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
     sampler ran; ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels
     name few tokens).
     """
-    inside = step >= 0
-    attention = columns.is_op("attention") & inside
-    gemm = columns.is_op("gemm", "moe_gemm") & inside
+    attends = np.flatnonzero(columns.is_op("attention") & (step >= 0))
+    multiplies = np.flatnonzero(columns.is_op("gemm", "moe_gemm") & (step >= 0) & (columns.hint > 0))
+    prepares = np.flatnonzero((preparing > 0) & (step >= 0))
+    rejects = np.flatnonzero(columns.is_op("sampling") & columns.hint_sure & (step >= 0))
 
-    def count(rows: Bools) -> Ints:
-        return np.bincount(step[rows], minlength=steps)[:steps]
+    def count(rows: Ints, kept: Bools | None = None) -> Ints:
+        return np.bincount(step[rows if kept is None else rows[kept]], minlength=steps)[:steps]
 
-    of_attention, of_gemm = np.maximum(count(attention), 1), np.maximum(count(gemm), 1)
+    hint, is_sure = columns.hint[attends], columns.hint_sure[attends]
+    of_attention = np.maximum(count(attends), 1)
+    of_gemm = np.maximum(count(np.flatnonzero(columns.is_op("gemm", "moe_gemm") & (step >= 0))), 1)
 
     def sure(kind: str) -> Bools:
-        return count(attention & columns.hint_sure & (columns.hint == HINT[kind])) / of_attention >= ENOUGH
+        return count(attends, is_sure & (hint == HINT[kind])) / of_attention >= ENOUGH
 
     def likely(kind: str) -> Bools:
-        hinted = columns.hint == HINT[kind]
-        weak = count(attention & ~columns.hint_sure & hinted) / of_attention
-        return np.maximum(weak, count(gemm & hinted) / of_gemm) > MOST
+        weak = count(attends, ~is_sure & (hint == HINT[kind])) / of_attention
+        return np.maximum(weak, count(multiplies, columns.hint[multiplies] == HINT[kind]) / of_gemm) > MOST
 
     named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
-    layers = np.maximum(count(attention & first_of(layer, attention)), 1)
-    seconds = count(second_kind(columns, layer) & inside) / layers >= ENOUGH
-    paired = count(attention & first_of(layer, attention) & both_kinds(columns, layer)) / layers >= ENOUGH
-    prepares_decode = ~named & (count(inside & (preparing == HINT["decode"])) > 0)
-    prepares_prompt = ~named & (count(inside & (preparing == HINT["prefill_or_mixed"])) > 0)
+    _, first = np.unique(layer[attends], return_index=True)
+    heads = attends[first]
+    layers = np.maximum(count(heads), 1)
+    paired = count(heads, both_kinds(columns, layer)[heads]) / layers >= ENOUGH
+    seconds = count(attends, second_kind(columns, layer)[attends]) / layers >= ENOUGH
+    prepares_decode = ~named & (count(prepares, preparing[prepares] == HINT["decode"]) > 0)
+    prepares_prompt = ~named & (count(prepares, preparing[prepares] == HINT["prefill_or_mixed"]) > 0)
     frame = pl.DataFrame(
         {
             "decode": sure("decode") | (prepares_decode & ~prepares_prompt),
@@ -58,8 +62,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
             "both": sure("mixed") | paired,
             "second": seconds,
-            "verify": count(columns.is_op("sampling") & columns.hint_sure & (columns.hint == HINT["decode"]) & inside)
-            > 0,
+            "verify": count(rejects, columns.hint[rejects] == HINT["decode"]) > 0,
             "likely_decode": likely("decode"),
             "likely_prefill": likely("prefill"),
         }
@@ -68,15 +71,6 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
         pl.when(pl.col("likely_decode")).then(pl.lit("decode")).when(pl.col("likely_prefill")).then(pl.lit("prefill"))
     )
     return frame.with_columns(likely=word.otherwise(pl.lit(""))).drop("likely_decode", "likely_prefill")
-
-
-def first_of(layer: Ints, attention: Bools) -> Bools:
-    """The first attention kernel of each layer."""
-    rows = np.flatnonzero(attention)
-    _, first = np.unique(layer[rows], return_index=True)
-    flags = np.zeros(len(layer), dtype=bool)
-    flags[rows[first]] = True
-    return flags
 
 
 def both_kinds(columns: Columns, layer: Ints) -> Bools:
@@ -90,20 +84,23 @@ def both_kinds(columns: Columns, layer: Ints) -> Bools:
 
 def beside_decode(columns: Columns, layer: Ints, other: Bools) -> Bools:
     """Kernels of layers that hold an attention kernel named for decoding and one of ``other``."""
-    attention = columns.is_op("attention") & (layer >= 0)
+    rows = np.flatnonzero(columns.is_op("attention") & (layer >= 0))
     count = int(layer.max(initial=-1)) + 2
     decode, beside = np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
-    decode[layer[attention & (columns.hint == HINT["decode"])]] = True
-    beside[layer[attention & other]] = True
-    return (decode & beside)[layer]
+    decode[layer[rows[columns.hint[rows] == HINT["decode"]]]] = True
+    beside[layer[rows[other[rows]]]] = True
+    return np.asarray((decode & beside)[layer])
 
 
 def second_kind(columns: Columns, layer: Ints) -> Bools:
     """Attention kernels whose name says nothing, alone beside one named for decoding in their layer."""
     attention = columns.is_op("attention") & (layer >= 0)
     silent = attention & (columns.hint == 0)
+    if not silent.any():
+        return silent
     count = int(layer.max(initial=-1)) + 2
-    return silent & beside_decode(columns, layer, silent) & (np.bincount(layer[attention], minlength=count)[layer] == 2)
+    pairs = np.bincount(layer[np.flatnonzero(attention)], minlength=count) == 2
+    return np.asarray(silent & beside_decode(columns, layer, silent) & pairs[layer])
 
 
 def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:

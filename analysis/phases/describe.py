@@ -10,7 +10,7 @@ from .assemble import DRAFT_SHARE, RawSteps
 from .columns import Columns, Ints
 from .decide import name_evidence
 from .exclude import start_up_steps
-from .graphs import graphs_of_steps
+from .graphs import Replays, graphs_of_steps
 from .link import LinkResult
 from .marker_steps import FACTS, MarkerSteps
 from .spans import Spans, majority, mostly
@@ -28,6 +28,7 @@ def describe_steps(
     markers: MarkerSteps,
     name_facts: pl.DataFrame,
     spans: Spans,
+    replays: Replays,
 ) -> pl.DataFrame:
     """One row per step with what every rung of the ladder sees."""
     count = raw.frame.height
@@ -44,7 +45,7 @@ def describe_steps(
             step_extent(columns, step, last_attention),
             facts,
             name_evidence(columns, preparing_hint(trace, columns), step, raw.layer, count),
-            graphs_of_steps(trace, columns, link, step, count).drop("step"),
+            graphs_of_steps(columns, replays, step, count),
             pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
             requests,
             pl.DataFrame({"span_phase": majority(step, spans.phase, count)}),

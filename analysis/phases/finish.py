@@ -7,7 +7,7 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from ..result import STEPS
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Ints, rows_by_step
 from .window import Bounds, activity_span
 
 
@@ -33,7 +33,7 @@ def finish_steps(
     steps = steps.with_columns(
         pl.col("step").cast(pl.Int32),
         pl.col("device_index").replace_strict(ordinal, default=-1, return_dtype=pl.Int32).alias("device"),
-        busy_per_step(columns, step, steps.height),
+        busy_per_step(columns, step, steps),
         (cut | pl.col("cut_short")).alias("partial"),
         pl.when(pl.col("m_text_id").is_not_null()).then(label).otherwise(None).alias("label")
         if label is not None
@@ -45,20 +45,19 @@ def finish_steps(
     return steps.with_columns(pl.col(name).cast(dtype) for name, dtype in STEPS.items()), step
 
 
-def busy_per_step(columns: Columns, step: Ints, steps: int) -> pl.Series:
+def busy_per_step(columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:
     """Union of the kernels' intervals of each step, ns."""
-    busy = np.zeros(steps, dtype=np.int64)
-    rows = np.flatnonzero(step >= 0)
-    order = rows[np.argsort(step[rows], kind="stable")]  # kernels are sorted by start already
-    if len(order) == 0:
-        return pl.Series("busy_ns", busy)
-    number, start, end = step[order], columns.start[order], columns.end[order]
-    offset = number * (int(end.max()) - int(start.min()) + 1)  # steps far apart: one running maximum serves them all
-    reach = np.maximum.accumulate(end + offset)
-    before = np.concatenate([[np.iinfo(np.int64).min], reach[:-1]])
-    covered = np.maximum(end + offset - np.maximum(start + offset, before), 0)
-    np.add.at(busy, number, covered)
-    return pl.Series("busy_ns", busy)
+    rows, begins = rows_by_step(step, steps.height)
+    if len(rows) == 0:
+        return pl.Series("busy_ns", np.zeros(steps.height, dtype=np.int64))
+    number = step[rows]
+    begin = steps["start_ns"].to_numpy()
+    apart = int((steps["end_ns"].to_numpy() - begin).max()) + 1  # one running maximum serves steps set this far apart
+    shift = number * apart - begin[number]
+    start, end = columns.start[rows] + shift, columns.end[rows] + shift
+    reach = np.concatenate([[-1], np.maximum.accumulate(end)[:-1]])
+    covered = np.maximum(end - np.maximum(start, reach), 0)
+    return pl.Series("busy_ns", np.add.reduceat(covered, begins[:-1]))
 
 
 def counted_kernels(columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds, capture: Ints) -> Bools:

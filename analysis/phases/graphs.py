@@ -2,73 +2,82 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
 from ..result import GRAPHS
-from .columns import Columns, Ints
+from .columns import Columns, Ints, column, dense_pairs
 from .link import LinkResult
 
 
-def graph_of_replay(trace: Trace, columns: Columns, link: LinkResult) -> pl.DataFrame:
-    """One row per replay: its graph (the recorded id, else its first node's, else its shape) and nodes."""
-    rows = np.flatnonzero((link.replay >= 0) & (columns.kernel_row >= 0))
-    kernels = trace.kernels.select("name_id", "graph_id", "graph_node_id", "device_index")[columns.kernel_row[rows]]
-    frame = kernels.with_columns(pl.Series("replay", link.replay[rows]))
-    replays = frame.group_by("replay", maintain_order=True).agg(
-        pl.len().alias("nodes"),
-        pl.col("graph_id").first(),
-        pl.col("graph_node_id").min().alias("node"),
-        pl.col("name_id").first().alias("name"),
-        pl.col("name_id").cast(pl.Int64).sum().alias("names"),
-        pl.col("device_index").first(),
-    )
-    shape = pl.struct("nodes", "name", "names").rank("dense").cast(pl.Int64)
-    identity = pl.when(pl.col("graph_id") > 0).then("graph_id").when(pl.col("node") > 0).then("node").otherwise(shape)
-    known = replays.select("replay", pl.col("nodes").cast(pl.Int64), "device_index", identity.alias("graph_id"))
-    whole = np.flatnonzero(columns.graph_row >= 0)
-    opaque = trace.graph_launches.select(pl.lit(None, dtype=pl.Int64).alias("nodes"), "device_index", "graph_id")[
-        columns.graph_row[whole]
-    ]
-    return pl.concat(
-        [known, opaque.select(pl.Series("replay", link.replay[whole]), "nodes", "device_index", "graph_id")]
-    )
+@dataclass(frozen=True)
+class Replays:
+    """One entry per graph replay."""
+
+    first: Ints  # row of its first kernel in the columns
+    nodes: Ints  # kernels recorded, 0 for a replay recorded as a whole
+    attention: Ints
+    ns: Ints  # sum of its kernels' times
+    graph: Ints  # id of the graph: as recorded, else its first node's, else one per shape
 
 
-def graphs_of_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: int) -> pl.DataFrame:
+def read_replays(trace: Trace, columns: Columns, link: LinkResult) -> Replays:
+    """Every replay with the graph it replays."""
+    rows = np.flatnonzero(link.replay >= 0)
+    number = link.replay[rows]
+    count = int(number.max(initial=-1)) + 1
+    first = np.full(count, -1, dtype=np.int64)
+    first[number[::-1]] = rows[::-1]
+    known = np.flatnonzero(first >= 0)
+    lengths = (columns.end - columns.start)[rows]
+    nodes = np.bincount(number[columns.kernel_row[rows] >= 0], minlength=count)[known]
+    attention = np.bincount(number[columns.is_op("attention")[rows]], minlength=count)[known]
+    ns = np.bincount(number, weights=lengths, minlength=count)[known].astype(np.int64)
+    return Replays(first[known], nodes, attention, ns, identify(trace, columns, first[known], nodes))
+
+
+def identify(trace: Trace, columns: Columns, first: Ints, nodes: Ints) -> Ints:
+    """Which graph each replay replays, by its first row."""
+    kernel, whole = columns.kernel_row[first], columns.graph_row[first]
+    graph = np.full(len(first), -1, dtype=np.int64)
+    is_kernel, is_whole = kernel >= 0, whole >= 0
+    facts = trace.kernels.select("graph_id", "graph_node_id")[kernel[is_kernel]]
+    recorded, node = column(facts, "graph_id"), column(facts, "graph_node_id")
+    shape, _ = dense_pairs(nodes[is_kernel], columns.name[first[is_kernel]])
+    graph[is_kernel] = np.where(recorded > 0, recorded, np.where(node > 0, node, shape + 1))
+    graph[is_whole] = column(trace.graph_launches, "graph_id")[whole[is_whole]]
+    return graph
+
+
+def graphs_of_steps(columns: Columns, replays: Replays, step: Ints, steps: int) -> pl.DataFrame:
     """Per step: ``graph_id`` of its largest replay (null without), ``full_graph`` (attention inside), graph time."""
-    rows = np.flatnonzero((link.replay >= 0) & (step >= 0))
-    every = pl.DataFrame({"step": np.arange(steps)})
-    if len(rows) == 0:
-        return every.with_columns(
-            pl.lit(None, dtype=pl.Int64).alias("graph_id"),
-            pl.lit(False).alias("full_graph"),
-            pl.lit(0).alias("graph_ns"),
-        )
-    attention = columns.is_op("attention")
     frame = pl.DataFrame(
         {
-            "step": step[rows],
-            "replay": link.replay[rows],
-            "attention": attention[rows].astype(np.int64),
-            "ns": (columns.end - columns.start)[rows],
-        }
-    )
-    sums = frame.group_by("step", "replay").agg(pl.len(), pl.col("attention").sum(), pl.col("ns").sum())
-    named = sums.join(graph_of_replay(trace, columns, link).select("replay", "graph_id"), on="replay", how="left")
+            "step": step[replays.first],
+            "graph_id": replays.graph,
+            "nodes": replays.nodes,
+            "attention": replays.attention,
+            "graph_ns": replays.ns,
+        },
+        schema_overrides={"step": pl.Int64},
+    ).filter(pl.col("step") >= 0)
     best = (
-        named.sort("len", "replay", descending=[True, False])
+        frame.sort("nodes", descending=True, maintain_order=True)
         .group_by("step", maintain_order=True)
-        .agg(pl.col("graph_id").first(), pl.col("attention").sum(), pl.col("ns").sum().alias("graph_ns"))
+        .agg(pl.col("graph_id").first(), pl.col("attention").sum(), pl.col("graph_ns").sum())
     )
-    total = np.bincount(step[attention & (step >= 0)], minlength=steps)
-    joined = every.join(best, on="step", how="left").with_columns(pl.Series("total", total))
+    attention = np.flatnonzero(columns.is_op("attention") & (step >= 0))
+    total = np.bincount(step[attention], minlength=steps)[:steps]
+    every = pl.DataFrame({"step": np.arange(steps), "total": total})
+    joined = every.join(best, on="step", how="left", maintain_order="left")
     full = (pl.col("attention") * 2 >= pl.col("total")) & (pl.col("attention") > 0)
-    return joined.select("step", "graph_id", full.fill_null(False).alias("full_graph"), pl.col("graph_ns").fill_null(0))
+    return joined.select("graph_id", full.fill_null(False).alias("full_graph"), pl.col("graph_ns").fill_null(0))
 
 
-def graph_table(trace: Trace, columns: Columns, link: LinkResult, steps: pl.DataFrame) -> pl.DataFrame:
+def graph_table(trace: Trace, columns: Columns, replays: Replays, steps: pl.DataFrame) -> pl.DataFrame:
     """GRAPHS: captured size, replays, nodes, the real batch and the time spent on padded rows."""
     counted = steps.filter(pl.col("graph_id").is_not_null() & ~pl.col("excluded") & pl.col("full_graph"))
     real = pl.col("prefill_tokens") + pl.col("decode_tokens")
@@ -80,14 +89,21 @@ def graph_table(trace: Trace, columns: Columns, link: LinkResult, steps: pl.Data
         (share * pl.col("graph_ns") / 1e6).sum().alias("padding_sum"),
         share.is_not_null().any().alias("known"),
     )
-    replays = (
-        graph_of_replay(trace, columns, link)
-        .group_by("graph_id", "device_index")
-        .agg(pl.len().cast(pl.Int64).alias("replays"), pl.col("nodes").max().cast(pl.Int64))
+    devices_of_lane = np.array(columns.lane_device, dtype=np.int64)
+    seen = pl.DataFrame(
+        {
+            "graph_id": replays.graph,
+            "device_index": devices_of_lane[columns.lane[replays.first]] if len(replays.first) else replays.first,
+            "nodes": replays.nodes,
+        }
+    ).with_columns(pl.col("device_index").cast(pl.Int32))
+    nodes = pl.when(pl.col("nodes").max() > 0).then(pl.col("nodes").max())
+    counts = seen.group_by("graph_id", "device_index").agg(
+        pl.len().cast(pl.Int64).alias("replays"), nodes.cast(pl.Int64).alias("nodes")
     )
     devices = trace.devices.select("device_index", pl.col("device").alias("ordinal"))
     table = (
-        replays.join(batches, on=["graph_id", "device_index"], how="left")
+        counts.join(batches, on=["graph_id", "device_index"], how="left")
         .join(devices, on="device_index", how="left")
         .sort("device_index", "graph_id")
     )

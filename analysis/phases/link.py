@@ -14,6 +14,7 @@ import polars as pl
 from ...ingest.trace import LAUNCH_KINDS, Trace
 from .columns import Bools, Ints, column
 
+TABLE_ROWS_PER_LAUNCH, TABLE_ROWS = 16, 1 << 20  # a lookup table of ids may be this much larger than the launches
 GRAPH_KIND = LAUNCH_KINDS.categories.to_list().index("graph")
 
 
@@ -44,69 +45,73 @@ def find_rows(launches: pl.DataFrame, activity: pl.DataFrame) -> Ints:
     if launches.height == 0 or activity.height == 0:
         return missing
     keys, wanted = correlation_keys(launches, activity)
+    known = column(activity, "correlation_id") > 0
+    low, high = int(keys.min()), int(keys.max())
+    if high - low < TABLE_ROWS_PER_LAUNCH * len(keys) + TABLE_ROWS:  # ids are dense: look them up in a table
+        table = np.full(high - low + 1, -1, dtype=np.int64)
+        table[keys[::-1] - low] = np.arange(len(keys))[::-1]
+        inside = known & (wanted >= low) & (wanted <= high)
+        return np.where(inside, table[np.where(inside, wanted - low, 0)], missing)
     order = np.arange(len(keys)) if bool(np.all(keys[1:] >= keys[:-1])) else np.argsort(keys, kind="stable")
     ordered = keys[order]
     place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    known = column(activity, "correlation_id") > 0
     return np.where((ordered[place] == wanted) & known, order[place], missing)
 
 
 def correlation_keys(launches: pl.DataFrame, activity: pl.DataFrame) -> tuple[Ints, Ints]:
-    """(process, correlation id) of both frames as one comparable integer."""
-    both = pl.concat([launches["process"], activity["process"]])
-    process = both.rank("dense").cast(pl.Int64).to_numpy()
-    correlation = np.concatenate([column(launches, "correlation_id"), column(activity, "correlation_id")])
-    if len(correlation) and correlation.max() >= 1 << 44:
-        correlation = pl.Series(correlation).rank("dense").cast(pl.Int64).to_numpy()
-    keys = (process << 44) + correlation
-    return keys[: launches.height], keys[launches.height :]
+    """(process, correlation id) of both frames as one integer, dense where the ids are."""
+    own, wanted = column(launches, "correlation_id"), column(activity, "correlation_id")
+    processes = pl.concat([launches["process"].unique(), activity["process"].unique()]).unique().sort()
+    if len(processes) == 1:
+        return own, wanted
+    low = min(int(own.min()), int(wanted.min()))
+    width = max(int(own.max()), int(wanted.max())) - low + 1
+    if width * len(processes) >= 1 << 62:  # ids too large to combine: number them
+        numbered = pl.Series(np.concatenate([own, wanted])).rank("dense").cast(pl.Int64).to_numpy()
+        own, wanted, low, width = numbered[: len(own)], numbered[len(own) :], 0, len(numbered) + 1
+    known = processes.to_numpy()
+    of_launch, of_activity = (np.searchsorted(known, column(frame, "process")) for frame in (launches, activity))
+    return of_launch * width + own - low, of_activity * width + wanted - low
 
 
 def number_replays(trace: Trace, launch: Ints) -> Ints:
     """Number the graph replays: kernels of one replay share the correlation id of the one graph launch.
 
-    Where ids are absent, a repeat or decrease of the graph node id on a stream begins a new replay.
+    Where the launch call was lost, the shared id tells; where ids are absent, a repeat or decrease of the graph node
+    id on a device begins a new replay.
     """
     kernels = trace.kernels
-    count = kernels.height
-    replay = np.full(count, -1, dtype=np.int64)
-    if count == 0:
+    replay = np.full(kernels.height, -1, dtype=np.int64)
+    if kernels.height == 0:
         return replay
-    node = column(kernels, "graph_node_id")
-    correlation = column(kernels, "correlation_id")
-    in_graph = node > 0
+    used = 0
     if trace.launches.height:
-        graph_kind = trace.launches["kind"].to_physical().to_numpy() == GRAPH_KIND
-        in_graph |= graph_kind[np.maximum(launch, 0)] & (launch >= 0)
-    in_graph |= shared_correlation(kernels)
-    if not in_graph.any():
-        return replay
-    keyed = in_graph & (correlation > 0)
-    if keyed.any():
-        rows = np.flatnonzero(keyed)
-        pairs = kernels.select("process", "correlation_id", "device_index")[rows]
-        codes = pairs.select(pl.struct("process", "correlation_id", "device_index").rank("dense").alias("code"))
-        replay[rows] = codes["code"].cast(pl.Int64).to_numpy() - 1
-    loose = np.flatnonzero(in_graph & ~keyed)
+        by_graph = trace.launches["kind"].to_physical().to_numpy() == GRAPH_KIND
+        linked = launch >= 0
+        replay = np.where(linked & by_graph[np.maximum(launch, 0)], launch, replay)
+        used = trace.launches.height
+    lost = np.flatnonzero((launch < 0) & (column(kernels, "correlation_id") > 0))
+    if len(lost):
+        shared = shared_correlation(kernels.select("process", "correlation_id", "device_index", "graph_node_id")[lost])
+        replay[lost] = np.where(shared >= 0, used + shared, replay[lost])
+        used += int(shared.max(initial=-1)) + 1
+    node = column(kernels, "graph_node_id")
+    loose = np.flatnonzero((node > 0) & (replay < 0))
     if len(loose):
         device = column(kernels, "device_index")[loose]
         order = np.argsort(device, kind="stable")
         fresh = np.ones(len(loose), dtype=bool)
         sorted_node, sorted_device = node[loose][order], device[order]
         fresh[1:] = (sorted_device[1:] != sorted_device[:-1]) | (sorted_node[1:] <= sorted_node[:-1])
-        replay[loose[order]] = replay.max() + np.cumsum(fresh)
+        replay[loose[order]] = used + np.cumsum(fresh) - 1
     return replay
 
 
-def shared_correlation(kernels: pl.DataFrame) -> Bools:
-    """Rows whose correlation id (>0) belongs to several kernels of one device: one graph launch, many kernels."""
-    ids = column(kernels, "correlation_id")
-    if bool(np.all(ids[1:] > ids[:-1])):  # every kernel has its own id, in order: no graph
-        return np.zeros(len(ids), dtype=bool)
-    many = kernels.select(
-        (pl.len().over("process", "device_index", "correlation_id") > 1) & (pl.col("correlation_id") > 0)
-    )
-    return many.to_series().to_numpy()
+def shared_correlation(kernels: pl.DataFrame) -> Ints:
+    """A number per correlation id that several kernels of one device share (one graph launch), -1 for single kernels."""
+    key = pl.struct("process", "device_index", "correlation_id")
+    coded = kernels.select(key.rank("dense").alias("code"), (pl.len().over(key) > 1).alias("many"))
+    return coded.select(pl.when("many").then(pl.col("code").cast(pl.Int64) - 1).otherwise(-1)).to_series().to_numpy()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .decide import decide_phases
 from .describe import describe_steps
 from .engine import engine_mixes, engine_pads_graphs, recognise_engine
 from .finish import counted_kernels, finish_steps, window_span
-from .graphs import graph_table
+from .graphs import graph_table, read_replays
 from .groups import group_lanes
 from .kernel_tags import tag_kernels
 from .link import link_launches
@@ -38,7 +38,8 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     markers = find_marker_steps(trace, columns, link, texts)
     raw = assemble_steps(trace, columns, link, markers)
     spans = find_spans(trace, texts, link.launch)
-    seen = describe_steps(trace, columns, link, raw, markers, name_facts, spans)
+    replays = read_replays(trace, columns, link)
+    seen = describe_steps(trace, columns, link, raw, markers, name_facts, spans, replays)
     engine = recognise_engine(trace, texts)
     decided = count_tokens(decide_phases(seen, engine_mixes(engine)), pads_graphs=engine_pads_graphs(engine))
     groups, indexed = group_lanes(trace, columns, decided)
@@ -49,7 +50,7 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     if not autoregressive:
         kernels, steps, step = forget_phases(kernels, steps)
     span = window_span(trace, columns, in_window)
-    table = graph_table(trace, columns, link, steps)
+    table = graph_table(trace, columns, replays, steps)
     trust = {
         "gpu_time_by_evidence": time_by_evidence(kernels),
         "kernels_per_step": median_kernels(steps),

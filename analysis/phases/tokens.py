@@ -71,7 +71,7 @@ def requests_per_step(
     number = np.arange(columns.count)
     behind = (step >= 0) & (number > last_attention[np.maximum(step, 0)])
     tail = np.where(behind, grid_axis(trace, columns, "rows"), 0)
-    front = np.where((step >= 0) & ~behind, grid_axis(trace, columns, "rows", front=True), 0)
+    front = np.where(behind, 0, grid_axis(trace, columns, "rows", front=True))
 
     head = np.where(behind & columns.is_op("gemm"), columns.named_rows, 0)
 
@@ -117,11 +117,16 @@ def grid_axis(
         hit = matches.to_numpy()
         axes[hit] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
         minus[hit], flat[hit] = rule.get("minus", 0), rule.get("flat", False)
+    size = np.zeros(columns.count, dtype=np.int64)
     if not axes.any():
-        return np.zeros(columns.count, dtype=np.int64)
-    grids = np.stack([np.zeros(columns.count, np.int64), columns.grid_x, columns.grid_y, columns.grid_z])
-    size = grids[axes[columns.name], np.arange(columns.count)] - minus[columns.name]
-    return np.asarray(np.where(flat[columns.name] & (columns.grid_y > 1), 0, size))
+        return size
+    axis = axes[columns.name]
+    for number, grid in enumerate((columns.grid_x, columns.grid_y, columns.grid_z), start=1):
+        rows = np.flatnonzero(axis == number)
+        names = columns.name[rows]
+        split_up = flat[names] & (columns.grid_y[rows] > 1)
+        size[rows] = np.where(split_up, 0, grid[rows] - minus[names])
+    return size
 
 
 def preparing_hint(trace: Trace, columns: Columns) -> Ints:
