@@ -95,7 +95,7 @@ def beside_decode(columns: Columns, layer: Ints, other: Bools) -> Bools:
 def second_kind(columns: Columns, layer: Ints) -> Bools:
     """Attention kernels whose name says nothing, alone beside one named for decoding in their layer."""
     attention = columns.is_op("attention") & (layer >= 0)
-    silent = attention & (columns.hint == 0)
+    silent: Bools = attention & (columns.hint == 0)
     if not silent.any():
         return silent
     count = int(layer.max(initial=-1)) + 2

@@ -127,7 +127,7 @@ def verify_width(frame: pl.DataFrame) -> list[pl.Series]:
     per_request = pl.col("tokens") / pl.col("requests")
     whole = frame.filter(pl.col("verify") & (pl.col("tokens") % pl.col("requests") == 0) & (per_request > 1))
     widths = whole.filter(per_request <= MAX_VERIFY_WIDTH).select((pl.col("tokens") // pl.col("requests")).alias("w"))
-    usual = int(widths["w"].mode().min()) if widths.height else 1
+    usual = int(np.bincount(widths["w"].to_numpy()).argmax()) if widths.height else 1
     speculative = pl.col("verify") & (usual > 1)
     pure = speculative & (pl.col("full_graph") | (pl.col("tokens") == pl.col("requests") * usual))
     width = pl.coalesce("m_verify_width", pl.when(speculative).then(usual), 1)
@@ -188,11 +188,8 @@ def marker_facts(raw: RawSteps, markers: MarkerSteps) -> pl.DataFrame:
     """The facts of each step's marker as m_* columns (all null without one), with its phase and text."""
     wanted = ["phase", "text_id", *FACTS]
     if markers.frame.height == 0:
-        return raw.frame.with_columns(
-            pl.lit(None, dtype=pl.String).alias("marker_phase"),
-            pl.lit(None, dtype=pl.UInt32).alias("m_text_id"),
-            *[pl.lit(None, dtype=pl.Int64).alias(f"m_{name}") for name in FACTS],
-        ).drop(raw.frame.columns)
+        kinds = {"marker_phase": pl.String, "m_text_id": pl.UInt32, **{f"m_{name}": pl.Int64 for name in FACTS}}
+        return pl.DataFrame({name: pl.Series([None] * raw.frame.height, dtype=dtype) for name, dtype in kinds.items()})
     row = raw.frame["marker"].to_numpy()
     facts = markers.frame.select(wanted)[np.maximum(row, 0)]
     marked = pl.Series(row >= 0)

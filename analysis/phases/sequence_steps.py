@@ -53,7 +53,7 @@ class LaneView:
     def inside(self, flags: Bools, low: Ints, high: Ints) -> Ints:
         """How many of ``flags`` lie in each half-open stretch [low, high)."""
         total = np.concatenate([[0], np.cumsum(flags)])
-        return total[high] - total[low]
+        return np.asarray(total[high] - total[low])
 
 
 def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies: Ints) -> LaneView:

@@ -8,6 +8,7 @@ class of its own that reaches a report.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -15,6 +16,8 @@ import polars as pl
 from ...ingest.trace import Trace
 from .columns import OP, Bools, Columns, Ints, column
 from .link import GRAPH_KIND, LinkResult
+
+Values = TypeVar("Values", Ints, Bools)
 
 
 def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
@@ -98,12 +101,12 @@ def insert_rows(
     zero, none = np.zeros(extra, np.int64), np.full(extra, -1, np.int64)
     replays = int(link.replay.max(initial=-1)) + 1 + np.arange(extra)
 
-    def joined(kernels: Ints, graph_rows: Ints) -> Ints:
-        return np.concatenate([kernels, graph_rows])[order]
+    def joined(kernels: Values, graph_rows: Values) -> Values:
+        return np.asarray(np.concatenate([kernels, graph_rows])[order])
 
     no = np.zeros(extra, dtype=bool)
     lanes = joined(columns.lane, lane)
-    whole = joined(np.zeros(columns.count, bool), ~no)
+    whole: Bools = joined(columns.opaque, ~no)
     attention = joined(columns.op, zero) == OP["attention"]
     op = joined(columns.op, np.full(extra, OP["gemm"]))
     op[holds_layers(lanes, attention & ~whole, whole)] = OP["attention"]
