@@ -35,7 +35,7 @@ def render_html(analysis: Analysis) -> str:
     from ... import __version__
     from .. import format as fmt
     from ..timeline import timeline_payload
-    from . import bundle, first_screen
+    from . import bundle, first_screen, identity
     from .picture import picture
     from .roofline import roofline
     from .sections import sections
@@ -58,10 +58,10 @@ def render_html(analysis: Analysis) -> str:
             capture=analysis.trace.capture,
             status=analysis.status,
             sentence=first_screen.sentence(analysis),
-            identity=first_screen.identity(analysis),
-            trust=first_screen.trust(analysis),
+            identity=identity.identity(analysis),
+            trust=identity.trust(analysis),
             verdict=verdict,
-            verdict_reasons=first_screen.verdict_reasons(analysis),
+            verdict_reasons=identity.verdict_reasons(analysis),
             headlines=first_screen.six_numbers(analysis),
             gap_text=first_screen.spread_text(analysis.summary.get("inter_token_gap_ms") or {}),
             picture=picture(analysis),

@@ -1,11 +1,10 @@
-"""The first screen: the sentence, who and what was measured, how far to trust it, six numbers, the top kernels.
+"""The first screen: the sentence, six numbers, the top kernels, what is not known (``identity`` has the strips).
 
 In the order in which a performance review asks. Each number carries its spread and its denominator.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +13,12 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from .identity import main_dtype, peak_of, short_source
 from .tables import Column, Table, names, numbers, texts
 
 PHASE_ORDER = ("prefill", "decode", "mixed", "other", "unknown")
 TOP = 5
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A label with its value and, in small type, where it came from; ``bad`` where it is a reason for care."""
-
-    label: str
-    value: str
-    note: str = ""
-    bad: bool = False
+FEW = 5  # of fewer values only the largest is told, no percentiles
 
 
 @dataclass(frozen=True)
@@ -62,146 +53,6 @@ def _plain_sentence(analysis: Analysis) -> str:
     return f"{text}; {analysis.reasons[0]}." if analysis.reasons else f"{text}; no stall was found."
 
 
-def identity(analysis: Analysis) -> list[Fact]:
-    """Which GPU and which peak, which model, which window, which profiler."""
-    capture, summary = analysis.trace.capture, analysis.summary
-    facts = [*_gpu_facts(analysis), *_model_facts(analysis)]
-    steps = summary.get("step_count")
-    window = f"{fmt.milliseconds(summary.get('window_ms'))} of {fmt.milliseconds(summary.get('capture_ms'))}"
-    facts.append(Fact("Window", window, f"{fmt.plural(steps, 'step')}" if steps else "no steps found"))
-    if capture.session_start_utc_ns:
-        moment = datetime.datetime.fromtimestamp(capture.session_start_utc_ns / 1e9, tz=datetime.UTC)
-        facts.append(Fact("Captured", f"{moment:%Y-%m-%d %H:%M} UTC"))
-    product = " ".join(x for x in (capture.product or capture.format, capture.product_version) if x)
-    mode = capture.graph_trace_mode
-    facts.append(Fact("Profiler", product, f"graphs by {mode}" if mode else "graph mode not recorded"))
-    return facts
-
-
-def _gpu_facts(analysis: Analysis) -> list[Fact]:
-    if not analysis.devices:
-        return [Fact("GPU", fmt.NOT_KNOWN, "no device with kernels")]
-    by_name: dict[str, list[Mapping[str, Any]]] = {}
-    for device in analysis.devices:
-        by_name.setdefault(str(device.get("gpu_name") or fmt.NOT_KNOWN), []).append(device)
-    facts = []
-    for name, group in by_name.items():
-        first = group[0]
-        count = f"{len(group)} × " if len(group) > 1 else ""
-        source = first.get("gpu_source")
-        facts.append(Fact("GPU", f"{count}{name}", f"named by {source}" if source else "not named by the capture"))
-        why = short_source(first.get("ceiling_source")) or str(first.get("ceiling_reason") or "")
-        facts.append(Fact("Ceilings", ceilings_text(first, main_dtype(analysis)), why))
-        others = first.get("candidates") or ()
-        if len(others) > 1:
-            facts.append(Fact("Could also be", ", ".join(map(str, others)), "the capture does not say which"))
-    return facts
-
-
-def ceilings_text(device: Mapping[str, Any], dtype: str | None) -> str:
-    """Peak FLOP rate for ``dtype`` (else the highest) and bandwidth of one device, as one line."""
-    peak, name = peak_of(device, dtype)
-    parts = [f"{name} {fmt.number(peak)} TFLOP/s dense"] if peak else []
-    bandwidth = device.get("memory_bandwidth_gbps")
-    if fmt.is_known(bandwidth):
-        parts.append(f"{fmt.number(bandwidth)} GB/s")
-    return ", ".join(parts) or fmt.NOT_KNOWN
-
-
-def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None, str]:
-    """(TFLOP/s, data type) that the run's work is held against; (None, '') where no peak is known."""
-    peaks = {k: v for k, v in (device.get("peak_tflops") or {}).items() if fmt.is_known(v)}
-    if dtype in peaks:
-        return peaks[dtype], str(dtype)
-    name = next((d for d in ("bf16", "fp16", "fp8", "tf32", "fp32") if d in peaks), next(iter(peaks), ""))
-    return peaks.get(name), name
-
-
-def main_dtype(analysis: Analysis) -> str | None:
-    """The data type most kernel time computes in; None where no kernel names one."""
-    known = analysis.kernel_table.filter(pl.col("dtype").is_not_null() & (pl.col("dtype") != ""))
-    by_type = known.group_by("dtype").agg(pl.col("total_ms").sum()).sort("total_ms", "dtype", descending=[True, False])
-    return None if by_type.is_empty() else str(by_type["dtype"][0])
-
-
-def short_source(source: Any) -> str:
-    """Where a ceiling came from, without the document's own number (that is in the section on ceilings)."""
-    return str(source or "").split(":")[0]
-
-
-def _model_facts(analysis: Analysis) -> list[Fact]:
-    serving, model = analysis.trace.capture.serving, analysis.model
-    facts = []
-    engine = serving.engine or model.get("engine") or analysis.summary.get("engine")
-    facts.append(Fact("Engine", " ".join(x for x in (engine, serving.engine_version) if x) or fmt.NOT_KNOWN))
-    name = model.get("name") or serving.model
-    source = model.get("source") or model.get("how_known") or ("capture" if serving.model else "")
-    dtype = " ".join(str(model[k]) for k in ("weight_dtype",) if model.get(k)) or serving.dtype or ""
-    shown = " ".join(x for x in (str(name) if name else fmt.NOT_KNOWN, dtype) if x)
-    facts.append(
-        Fact("Model", shown, f"from {fmt.label(str(source))}" if source and name else str(model.get("reason") or ""))
-    )
-    parallel = model.get("tensor_parallel") or serving.tensor_parallel
-    if parallel:
-        facts.append(Fact("Tensor parallel", str(parallel)))
-    return facts
-
-
-def trust(analysis: Analysis) -> list[Fact]:
-    """What the numbers rest on; ``bad`` marks what a reviewer would stop at."""
-    known, facts = analysis.trust, []
-    present, used = known.get("devices_present"), known.get("devices_with_kernels")
-    if used is not None:
-        few = present is not None and used < present
-        facts.append(Fact("Devices with kernels", f"{used} of {present if present is not None else '?'}", bad=few))
-    per_step, layers = known.get("kernels_per_step"), known.get("layers")
-    if per_step is not None:
-        opaque = bool(layers) and per_step < layers
-        note = f"{layers} layers" if layers else "layers not known"
-        facts.append(Fact("Kernels per decode step", fmt.number(per_step), note, bad=opaque))
-    facts += _evidence_fact(known.get("gpu_time_by_evidence") or {})
-    excluded = known.get("steps_excluded")
-    if excluded is not None:
-        facts.append(Fact("Warm-up steps left out", fmt.whole(excluded)))
-    if known.get("node_tracing_inflates_decode"):
-        facts.append(Fact("Graph tracing", "by node", "slows decode steps"))
-    clocks = known.get("clocks")
-    facts.append(Fact("Clocks", _clock_text(clocks), "" if clocks else fmt.reason_for(known, "clocks")))
-    for key, name in (("launches_without_kernel", "launch calls without a kernel"), ("lost_events", "losses reported")):
-        value = known.get(key)
-        count = value if isinstance(value, int) else len(value or ())
-        if count:
-            facts.append(Fact(name.capitalize(), fmt.whole(count), bad=key == "lost_events"))
-    rejected = known.get("rejected_rows") or {}
-    if rejected:
-        shown = "; ".join(f"{fmt.whole(n)} {reason}" for reason, n in rejected.items())
-        facts.append(Fact("Rows left out", shown))
-    facts += [Fact("Contradiction", str(text), bad=True) for text in known.get("contradictions") or ()]
-    return facts
-
-
-def _evidence_fact(shares: Mapping[str, Any]) -> list[Fact]:
-    total = sum(v for v in shares.values() if fmt.is_known(v))
-    if not total:
-        return []
-    parts = [(k, v / total * 100) for k, v in shares.items() if fmt.is_known(v) and v > 0]
-    text = ", ".join(f"{fmt.label(k)} {fmt.percent(v)}" for k, v in sorted(parts, key=lambda p: -p[1]))
-    untagged = sum(v for k, v in parts if k == "none")
-    return [Fact("Phases by evidence", text.replace("none", "no evidence"), "of GPU time", bad=untagged > 20)]
-
-
-def _clock_text(clocks: Any) -> str:
-    if not clocks:
-        return "not captured"
-    if isinstance(clocks, Mapping):
-        return ", ".join(
-            f"{fmt.split_key(str(k))[0]} {fmt.by_key(str(k), v)}"
-            for k, v in clocks.items()
-            if v is not None and not isinstance(v, Mapping | list)
-        )
-    return str(clocks)
-
-
 def six_numbers(analysis: Analysis) -> list[Headline]:
     """The six numbers of the first screen."""
     return [
@@ -220,12 +71,15 @@ def _split(analysis: Analysis) -> Headline:
     known = [(p, shares.get(p), times.get(p)) for p in PHASE_ORDER]
     parts = [(p, float(s), fmt.milliseconds(ms)) for p, s, ms in known if fmt.is_known(s) and s]
     busy = fmt.milliseconds(summary.get("gpu_busy_ms"))
-    value = fmt.percent(shares.get("decode")) + " decode" if fmt.is_known(shares.get("decode")) else fmt.NOT_KNOWN
-    spread = " · ".join(f"{p} {fmt.percent(s)}" for p, s, _ in parts if p != "decode")
+    known_parts = [part for part in parts if part[0] != "unknown"]
+    # decode is what users wait for; without any, the phase that took most
+    main = next((p for p in known_parts if p[0] == "decode"), max(known_parts, key=lambda p: p[1], default=None))
+    value = f"{fmt.percent(main[1])} {main[0]}" if main else fmt.NOT_KNOWN
+    spread = " · ".join(f"{p} {fmt.percent(s)}" for p, s, _ in parts if not main or p != main[0])
     return Headline(
         "split", "GPU time by phase", value, spread, f"of {busy} busy (union of kernels, by step phase)",
         "GPU time by phase: " + "; ".join(f"{p} {ms}" for p, _, ms in parts) + f"; divided by {busy} busy.",
-        known=bool(parts), shares=parts,
+        known=main is not None, shares=parts,
     )  # fmt: skip
 
 
@@ -249,7 +103,9 @@ def _decode_step(analysis: Analysis) -> Headline:
 
 def spread_text(spread: Mapping[str, Any]) -> str:
     """``p95 2.11 · p99 2.14 · max 2.14 ms`` of a {n, p50, p95, p99, max} object."""
-    parts = [f"{k} {fmt.number(spread[k])}" for k in ("p95", "p99", "max") if fmt.is_known(spread.get(k))]
+    n = spread.get("n") or 0
+    keys = ("p95", "p99", "max") if n >= FEW else ("max",) if n > 1 else ()
+    parts = [f"{k} {fmt.number(spread[k])}" for k in keys if fmt.is_known(spread.get(k))]
     return " · ".join(parts) + " ms" if parts else ""
 
 
@@ -406,9 +262,3 @@ def undetermined(analysis: Analysis) -> tuple[list[tuple[str, str]], str]:
     pairs += [(reason, "") for reason in analysis.reasons if reason not in seen]
     commands = [gap.recapture for gap in gaps if gap.recapture]
     return pairs, max(commands, key=len, default="")
-
-
-def verdict_reasons(analysis: Analysis) -> list[str]:
-    """Why the verdict is not ``good``, as the analysis says it."""
-    reasons = analysis.trust.get("verdict_reasons") or analysis.trust.get("verdict_reason") or ()
-    return [reasons] if isinstance(reasons, str) else [str(reason) for reason in reasons]

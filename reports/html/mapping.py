@@ -47,8 +47,10 @@ def facts_of(mapping: Mapping[str, Any], *, prefix: str = "") -> list[Fact]:
             if value and not isinstance(value[0], Mapping):
                 out.append((heading, fmt.Text(_joined(name, value))))
         else:
-            text = shown(name, value)
-            out.append((heading, fmt.Text(text.text, text.unit, fmt.reason_for(mapping, name), text.known)))
+            text, why = shown(name, value), fmt.reason_for(mapping, name)
+            if not text.known and not why:
+                continue  # nothing is known and nothing is said
+            out.append((heading, fmt.Text(text.text, text.unit, why, text.known)))
     return out
 
 

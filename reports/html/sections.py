@@ -9,7 +9,8 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
-from .first_screen import ceilings_text, main_dtype, ratio_column
+from .first_screen import ratio_column
+from .identity import ceilings_text, main_dtype
 from .mapping import Fact, facts_of, table_of, tables_of
 from .section import Section
 from .tables import MAX_NAME, Table, minor, names, numbers, si, texts, within_budget
@@ -51,7 +52,11 @@ def sections(analysis: Analysis, *, drawn: Mapping[str, Any] | None) -> list[Sec
 
 
 def _free(section_id: str, title: str, data: Mapping[str, Any], lead: str) -> Section:
-    return Section(section_id, title, lead, facts_of(data), tables_of(data, section_id))
+    facts, tables = facts_of(data), tables_of(data, section_id)
+    if not tables and not any(text.known for label, text in facts if label != "reason"):
+        why = dict.fromkeys(text.reason or str(text) for _, text in facts)
+        return Section(section_id, title, empty=f"Not known: {'; '.join(why)}." if why else "")
+    return Section(section_id, title, lead, facts, tables)
 
 
 def _roofline(analysis: Analysis, drawn: Mapping[str, Any] | None) -> Section:

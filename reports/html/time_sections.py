@@ -241,9 +241,15 @@ def devices_section(analysis: Analysis) -> Section:
         tables.append(Table("idle-table", "Longest idle times", idle, analysis.idle.height, rows_in_page=10))
     lead = "Busy is the union of a device's kernels, never their sum; copies without a kernel are counted apart; idle is the rest, by cause."
     lead += " nvidia-smi's utilization is only the share of time in which any kernel ran."
-    return Section(
-        "devices", "Devices and idle time", lead, facts_of(analysis.summary.get("utilization") or {}), tables
-    )
+    return Section("devices", "Devices and idle time", lead, facts_of(_utilization(analysis)), tables)
+
+
+def _utilization(analysis: Analysis) -> dict[str, Any]:
+    """What other tools show, each null with its reason."""
+    shown = dict(analysis.summary.get("utilization") or {})
+    for key in [k for k, v in shown.items() if v is None and fmt.reason_for(analysis.summary, k)]:
+        shown[f"{key}_reason"] = fmt.reason_for(analysis.summary, key)
+    return shown
 
 
 def _nested_columns(devices: Sequence[Mapping[str, Any]], key: str, prefix: str) -> list[Any]:

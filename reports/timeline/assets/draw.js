@@ -21,7 +21,7 @@ export function layOut(model, narrow) {
   for (const group of model.groups) {
     add("stall labels", LABEL_ROW, { group });
     add("steps", STEP_HEIGHT, { group, label: model.groups.length > 1 ? `group ${group.group} steps` : "steps" });
-    add("gaps", GAP_HEIGHT, { group, label: "inter-token gap" });
+    if (group.gaps.n) add("gaps", GAP_HEIGHT, { group, label: "inter-token gap" });
     y += 6;
   }
   for (const lane of model.lanes) {
