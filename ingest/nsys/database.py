@@ -43,7 +43,7 @@ class Database:
             self.connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
             self.connection.text_factory = decode
             self.tables = self._read_tables()
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message of SQLite quoting damaged text
             self.close()
             raise damaged(path, error) from error
         except BaseException:
@@ -136,13 +136,14 @@ def decode(raw: bytes) -> str:
 
 
 def as_int(value: object) -> int | None:
-    """A cell as an integer (exports hold some numbers as text), or None."""
+    """A cell as a 64-bit integer (exports hold some numbers as text), or None."""
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return int(value) if isinstance(value, (int, float)) else int(str(value).strip())
+        number = int(value) if isinstance(value, (int, float)) else int(str(value).strip())
     except (ValueError, OverflowError):
         return None
+    return number if -(2**63) <= number < 2**63 else None
 
 
 def as_text(value: object) -> str | None:
@@ -155,7 +156,9 @@ def as_text(value: object) -> str | None:
 
 def damaged(path: Path, error: BaseException, intact: str = "") -> NotACaptureError:
     """The error for a file that SQLite itself cannot read."""
-    reason = str(error).strip() or type(error).__name__
+    said = "" if isinstance(error, UnicodeDecodeError) else str(error)
+    reason = " ".join("".join(letter if letter.isprintable() else " " for letter in said).split())[:120]
+    reason = reason or "its schema is unreadable"
     message = f"{path.name} is damaged ({reason})."
     if "not a database" in reason:
         message = f"{path.name} begins like a SQLite database but is not readable as one: damaged or encrypted."

@@ -191,10 +191,21 @@ class Places:
                 return index
         return None
 
+    def index_of_only_device(self) -> int | None:
+        """0 where there is one device and the capture does not say which GPU it is."""
+        unknown = len(self.devices) == 1 and (self.devices[0].gpu is None or self.devices[0].gpu.perfworks_id is None)
+        return 0 if unknown else None
+
     def frame(self) -> pl.DataFrame:
         """The DEVICES frame."""
         rows = [_device_row(index, device) for index, device in enumerate(self.devices)]
-        return pl.DataFrame(rows, schema=dict(DEVICES), orient="row")
+        columns = {name: [_fitting(row[place], DEVICES[name]) for row in rows] for place, name in enumerate(DEVICES)}
+        return pl.DataFrame(columns, schema=dict(DEVICES)).with_columns(pl.col("device").fill_null(-1))
+
+
+def _fitting(value: object, dtype: object) -> object:
+    """``value``, or None where it is a number beyond 32 bits that has no place in its column."""
+    return None if dtype == pl.Int32 and isinstance(value, int) and not -(2**31) <= value < 2**31 else value
 
 
 def _common(gpus: list[Gpu]) -> Gpu | None:

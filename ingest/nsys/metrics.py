@@ -70,7 +70,7 @@ def _from_table(context: Context) -> pl.DataFrame | None:
         return None
     meaning = pl.DataFrame(
         [(type_id, metric_id, column) for (type_id, column), (_, metric_id) in chosen.items()],
-        schema={"type": pl.Int64, "metric": pl.Int32, "column": pl.String},
+        schema={"type": pl.Int64, "metric": pl.Int64, "column": pl.String},
         orient="row",
     )
     columns = context.database.columns(table)
@@ -79,7 +79,7 @@ def _from_table(context: Context) -> pl.DataFrame | None:
     wanted = {
         "time_ns": Wanted("timestamp", "i64"),
         "type": Wanted("typeId", "i64"),
-        "metric": Wanted("metricId", "i32"),
+        "metric": Wanted("metricId", "i64"),
         "value": Wanted("value", "i64"),
     }
     chosen_ids = ",".join(map(str, sorted({metric_id for _, metric_id in chosen.values()})))
@@ -119,8 +119,8 @@ def _device_index(gpu: pl.Series, context: Context) -> pl.Series:
     distinct = gpu.unique().sort().to_list()
     for perfworks_id in distinct:
         place = context.places.index_of_perfworks_id(perfworks_id)
-        if place is None and len(distinct) == 1 and len(context.places.devices) == 1:
-            place = 0  # one GPU sampled, one GPU at work
+        if place is None and len(distinct) == 1:
+            place = context.places.index_of_only_device()  # one GPU sampled, one GPU at work
         index[perfworks_id] = -1 if place is None else place
     return gpu.replace_strict(index, return_dtype=pl.Int32)
 

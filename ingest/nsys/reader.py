@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from ..errors import NotACaptureError, TraceAnalyzeError
+from ..errors import CannotAnswerError, NotACaptureError, TraceAnalyzeError
 from ..sniff import NSYS_EXPORT, SQLITE_MAGIC
 from ..trace import CaptureFacts, Trace, build_trace
 from .calls import opaque_launches, read_calls
@@ -82,12 +82,14 @@ def trace_of(database: Database, progress: Callable[[str], None] | None = None) 
     try:
         _refuse_others(database)
         return _read(database, steps)
-    except (TraceAnalyzeError, MemoryError):
+    except TraceAnalyzeError:
         raise
     except Exception as error:  # corruption can show as anything, and only while rows are read
         intact = f"Readable before that: {steps.done}." if steps.done else ""
         if isinstance(error, sqlite3.Error) or not is_sound(database):
             raise damaged(database.original, error, intact) from error
+        if isinstance(error, MemoryError):
+            raise CannotAnswerError(f"Not enough memory to read {database.original.name}. {intact}".strip()) from error
         raise NotACaptureError(
             f"{database.original.name} holds something this tool does not understand "
             f"({type(error).__name__}: {error}). {intact} Please report it; the traceback is the cause of this error."
