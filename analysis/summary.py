@@ -231,9 +231,10 @@ def _decoded(group: GroupSteps) -> npt.NDArray[np.float64]:
 
 
 def _median(parts: list[npt.NDArray[np.float64]]) -> float | None:
-    known = [p[~np.isnan(p)] for p in parts]
-    values = np.concatenate(known) if known else np.zeros(0)
-    return float(np.median(values)) if len(values) else None
+    values = np.concatenate(parts) if parts else np.zeros(0)
+    known = values[~np.isnan(values)]
+    # A median of a few known steps would speak for all the others.
+    return float(np.median(known)) if len(known) * 2 >= max(len(values), 1) else None
 
 
 def _total(parts: list[npt.NDArray[np.float64]]) -> int | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 STALL_WINDOW_PCT = 0.5  # of the window
 SMALL_BATCH = 0.25  # of the ridge batch
 SMALL_BATCH_DECODE_PCT = 30.0  # of busy time spent in decode
+KNOWN_BATCHES = 0.5  # of the decode steps must show their batch
 PADDING_PCT = 1.0  # of busy time
 HOST_PCT = 5.0  # of the time between decode tokens
 COLLECTIVE_PCT = 2.0  # of busy time
@@ -106,7 +107,9 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     ridge = ridge_batch(found.ceilings, found.model)
     steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded") & ~pl.col("partial"))
     batches = steps["decode_requests"].drop_nulls()
-    if ridge is None or not batches.len() or evidence.decode_ms < SMALL_BATCH_DECODE_PCT / 100 * evidence.busy_ms:
+    if ridge is None or batches.len() < KNOWN_BATCHES * max(steps.height, 1) or not batches.len():
+        return None
+    if evidence.decode_ms < SMALL_BATCH_DECODE_PCT / 100 * evidence.busy_ms:
         return None
     batch = float(batches.cast(pl.Float64).median() or 0.0)  # type: ignore[arg-type]
     if batch >= SMALL_BATCH * ridge:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..time.baseline import baselines
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 CHUNKS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 LARGEST_CHUNK, CHUNK_STEP = 16384, 16
 BATCH_FACTORS = (2, 4, 8)
+VERIFY_WIDTHS = (2, 4, 8)  # tokens per request in one speculative verify step
 REACH = 1.25  # how far beyond the sizes seen a prediction still counts as inside the model's range
 
 
@@ -34,9 +36,8 @@ class _Scene:
 
     model: StepModel
     mixes: bool  # prefill runs inside mixed steps (else in steps of its own)
-    decode_requests: float
-    decode_tokens: float
-    decode_kv: float
+    decode: Mapping[str, float]  # decode batch beside prefill work: arguments of StepModel.predict
+    pure: Mapping[str, float]  # decode batch of pure decode steps
     prompt: float  # typical prompt length, weighted by tokens
     total_prefill_tokens: float
     bubble_ms: float  # between the end of a step and the start of the next
@@ -73,6 +74,7 @@ def what_would_help(found: SummaryInput, *, itl_target_ms: float | None = None) 
         "chunks": [c for c in chunks if c],
         "itl_target": None if itl_target_ms is None else _largest_chunk(scene, itl_target_ms),
         "batches": _batches(found, scene),
+        "verify": [_verify(scene, width) for width in VERIFY_WIDTHS],
     }
 
 
@@ -100,7 +102,7 @@ def _scene(found: SummaryInput, groups: Sequence[GroupSteps], fit: StepModel) ->
     facts = StepFacts.of(groups)
     mixed = facts.has_prefill & (facts.decode_requests > 0)
     mixes = bool(mixed.sum() * 2 >= (facts.has_prefill).sum())
-    around = mixed if mixed.any() else facts.decode_requests > 0
+    pure = (facts.decode_requests > 0) & ~facts.has_prefill
     gaps = found.stalls.gaps
     counted = gaps.filter("counted")
     calm = counted.filter(pl.col("stall") < 0)
@@ -109,15 +111,23 @@ def _scene(found: SummaryInput, groups: Sequence[GroupSteps], fit: StepModel) ->
     return _Scene(
         model=fit,
         mixes=mixes,
-        decode_requests=_nanmedian(facts.decode_requests[around]),
-        decode_tokens=_nanmedian(facts.decode_tokens[around]),
-        decode_kv=_nanmedian(facts.decode_kv[around]),
+        decode=_batch(facts, mixed if mixed.any() else pure),
+        pure=_batch(facts, pure),
         prompt=_prompt_length(facts),
         total_prefill_tokens=float(np.nansum(facts.prefill_tokens)),
         bubble_ms=float(np.median(bubble)) if len(bubble) else 0.0,
         calm_gaps_ms=calm["gap_ms"].to_numpy(),
         gap_count=counted.height,
     )
+
+
+def _batch(facts: StepFacts, rows: npt.NDArray[np.bool_]) -> dict[str, float]:
+    """Median decode batch of the given steps."""
+    return {
+        "decode_requests": _nanmedian(facts.decode_requests[rows]),
+        "decode_tokens": _nanmedian(facts.decode_tokens[rows]),
+        "decode_kv": _nanmedian(facts.decode_kv[rows]),
+    }
 
 
 def _nanmedian(values: Floats) -> float:
@@ -161,17 +171,11 @@ def _chunk_now(groups: Sequence[GroupSteps]) -> dict[str, Any]:
 
 def _step_times(scene: _Scene, chunk: float) -> tuple[Floats, float]:
     """Times of the steps that prefill one prompt with this chunk (ms, first chunk to last), and prefill tokens in each."""
-    prefill = chunk - scene.decode_tokens if scene.mixes else float(chunk)
+    prefill = chunk - scene.decode["decode_tokens"] if scene.mixes else float(chunk)
     if prefill < 1:
         return np.zeros(0), 0.0
     reached = np.minimum(np.arange(1, int(np.ceil(scene.prompt / prefill)) + 1) * prefill, scene.prompt)
-    batch: Mapping[str, float] = {}
-    if scene.mixes:
-        batch = {
-            "decode_tokens": scene.decode_tokens,
-            "decode_requests": scene.decode_requests,
-            "decode_kv": scene.decode_kv,
-        }
+    batch = scene.decode if scene.mixes else {}
     return scene.model.predict(prefill_tokens=prefill, prefill_qk=prefill * reached, **batch), prefill
 
 
@@ -179,9 +183,7 @@ def _gaps_with(scene: _Scene, steps: Floats) -> Floats:
     """Inter-token gaps over one prefill step each: the mixed step itself, or the prefill and the next decode step."""
     if scene.mixes:
         return steps + scene.bubble_ms
-    decode = scene.model.predict(
-        decode_tokens=scene.decode_tokens, decode_requests=scene.decode_requests, decode_kv=scene.decode_kv
-    )
+    decode = scene.model.predict(**scene.decode)
     return steps + decode + 2 * scene.bubble_ms
 
 
@@ -267,7 +269,7 @@ def _disaggregation(found: SummaryInput, groups: Sequence[GroupSteps]) -> dict[s
 
 def _batches(found: SummaryInput, scene: _Scene) -> list[dict[str, Any]]:
     """Decode at larger batches: step time, tokens/s and MBU."""
-    if not scene.decode_requests:
+    if not scene.pure["decode_requests"]:
         return []
     decode = found.steps.filter(
         (pl.col("phase").cast(pl.String) == "decode") & ~pl.col("partial") & ~pl.col("excluded")
@@ -277,20 +279,15 @@ def _batches(found: SummaryInput, scene: _Scene) -> list[dict[str, Any]]:
     low, high = scene.model.decode_range
     rows = []
     for factor in (1, *BATCH_FACTORS):
-        step = scene.model.predict(
-            decode_tokens=scene.decode_tokens * factor,
-            decode_requests=scene.decode_requests * factor,
-            decode_kv=scene.decode_kv * factor,
-        )
-        ms = float(step)
+        ms = float(scene.model.predict(**{name: value * factor for name, value in scene.pure.items()}))
         moved = None
         if medians["bytes_weights"] is not None and medians["bytes_kv"] is not None:
             moved = medians["bytes_weights"] + factor * (medians["bytes_kv"] + (medians["bytes_activations"] or 0.0))
-        requests = scene.decode_requests * factor
+        requests = scene.pure["decode_requests"] * factor
         row: dict[str, Any] = {
             "decode_requests": requests,
             "step_ms": ms,
-            "tokens_per_s": scene.decode_tokens * factor / (ms + scene.bubble_ms) * 1e3,
+            "tokens_per_s": scene.pure["decode_tokens"] * factor / (ms + scene.bubble_ms) * 1e3,
             "mbu_pct": 100 * moved / (ms * 1e-3) / (bandwidth * 1e9) if moved and bandwidth else None,
             "extrapolated": not low / REACH <= requests <= high * REACH,
         }
@@ -298,6 +295,13 @@ def _batches(found: SummaryInput, scene: _Scene) -> list[dict[str, Any]]:
             row["mbu_pct_reason"] = "bytes of decode steps or the bandwidth are not known"
         rows.append(row)
     return rows
+
+
+def _verify(scene: _Scene, width: int) -> dict[str, Any]:
+    """A decode step that verifies ``width`` tokens per request: more rows, the same requests and KV."""
+    tokens = scene.pure["decode_tokens"] * width
+    ms = float(scene.model.predict(**{**scene.pure, "decode_tokens": tokens}))
+    return {"verify_width": width, "decode_tokens": tokens, "step_ms": ms}
 
 
 def _column_median(frame: pl.DataFrame, column: str) -> float | None:

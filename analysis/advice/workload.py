@@ -252,7 +252,7 @@ def _larger_batch(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | 
         "why": f"{significant(rows[1]['tokens_per_s'])} instead of {significant(rows[0]['tokens_per_s'])} tokens/s",
         "extrapolated": rows[1]["extrapolated"],
     }
-    return _row("twice the decode batch", step, rows[1]["step_ms"], condition, **more)
+    return _row("twice the decode batch", step, rows[1]["step_ms"], condition, **more) | {"shorter_by_pct": None}
 
 
 def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | None) -> dict[str, Any]:
@@ -260,9 +260,6 @@ def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | N
     width = SPECULATIVE_WIDTH
     accepted = sum(ACCEPTANCE**k for k in range(width))
     condition = f"acceptance above about {percent(100 * ACCEPTANCE)} and batch x {width} below the ridge batch"
-    rows = {
-        round(r["decode_requests"] / what_if["batches"][0]["decode_requests"]): r for r in what_if.get("batches") or []
-    }
     if step.requests is None or ridge is None:
         return _row("speculative decoding", step, None, condition, predicted_step_ms_reason="batch or ridge not known")
     if step.requests * width > ridge:
@@ -270,7 +267,8 @@ def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | N
             f"{significant(step.requests)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
         )
         return _row("speculative decoding", step, None, condition, helps="no", why=why)
-    verify = rows[width]["step_ms"] if width in rows else step.ms
+    predicted = {v["verify_width"]: v["step_ms"] for v in what_if.get("verify") or []}
+    verify = predicted.get(width, step.ms)  # below the ridge the weights are read once for all of them
     return _row(
         f"speculative decoding, {width} tokens verified at once",
         step,
