@@ -21,7 +21,7 @@ from .matrices import RankShape, places_of_shape
 from .name_columns import DTYPES, MATRIX_OPS, NameColumns, name_columns, place_defaults
 from .places import Places, identify_places
 from .recorded import RecordedShapes, recorded_shapes
-from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, work_table
+from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, with_tokens_of_names, work_table
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -76,7 +76,8 @@ def assign_kernels(
     places = identify_places(
         step, op, names.has_norm[name], _own_part(kernels), duration, step_part.to_numpy(), kind=kind
     )
-    work = _unknown(kernels, names, places, op, duration, step_sums(steps, lengths))
+    sums = with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height))
+    work = _unknown(kernels, names, places, op, duration, sums)
     work.place[names.expert_sum[name] & (step >= 0)] = PLACE_CODE["expert_sum"]
     countable = _countable(steps)
     if choice.rank is not None:
@@ -87,6 +88,20 @@ def assign_kernels(
         _from_recorded(work, recorded, choice, countable)
     _from_names(work, choice, countable)
     return work
+
+
+def _tokens_of_names(
+    facts: pl.DataFrame, name: npt.NDArray[np.uint32], step: npt.NDArray[np.int32], steps: int
+) -> Floats:
+    """Tokens that a step's GEMM names state (llama.cpp's vector kernels), NaN where they do not."""
+    told = facts["tokens_in_name"].fill_null(0).to_numpy()
+    found = np.full(steps, np.nan)
+    if not told.any():
+        return found
+    rows = np.flatnonzero((told[name] > 0) & (step >= 0))
+    most = np.zeros(steps)
+    np.maximum.at(most, step[rows], told[name[rows]])
+    return np.where(most > 0, most, found)
 
 
 def _own_part(kernels: pl.DataFrame) -> npt.NDArray[np.int8]:

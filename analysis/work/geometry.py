@@ -59,19 +59,24 @@ def _pairs(rank: RankShape) -> set[tuple[int, int]]:
 
 def _launches(phases: PhaseResult, facts: pl.DataFrame, work: KernelWork) -> list[_Launch]:
     """Distinct launches of GEMMs that print their tile."""
-    tokens = np.nan_to_num(work.sums.executed_tokens, nan=-1.0)
     step = work.step
+    inside = np.maximum(step, 0)
+    head = work.place == PLACE_CODE["lm_head"]
+    rows = [
+        np.append(np.nan_to_num(each, nan=-1.0), -1.0) for each in (work.sums.executed_tokens, work.sums.logits_rows)
+    ]
+    tokens = np.where(step >= 0, np.where(head, rows[1][inside], rows[0][inside]), -1.0)
     kernels = phases.kernels
     frame = pl.DataFrame(
         {
             "place": work.place,
-            "tokens": np.where(step >= 0, tokens[np.maximum(step, 0)] if len(tokens) else -1.0, -1.0),
+            "tokens": tokens,
             "name_id": kernels["name_id"],
             "blocks": kernels["grid_x"].cast(pl.Int64) * kernels["grid_y"].cast(pl.Int64),
             "device_index": kernels["device_index"],
         }
     )
-    wanted = [PLACE_CODE[place] for place in ("qkv", "o", "gate_up", "gate", "up", "down")]
+    wanted = [PLACE_CODE[place] for place in ("qkv", "o", "gate_up", "gate", "up", "down", "lm_head")]
     tiles = facts.filter(
         (pl.col("op_class") == "gemm") & pl.col("tile_m").is_not_null() & pl.col("tile_n").is_not_null()
     )

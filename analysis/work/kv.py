@@ -79,7 +79,9 @@ def kv_lengths(steps: pl.DataFrame, window: int | None = None) -> KvLengths:
                 values = {name: float(column[row]) for name, column in columns.items()}
                 _advance(ledger, values, phase[row], window, sums, row)
         for prompt in ledger.resolved:
-            sums.set_prefill(prompt.row, prompt.tokens, prompt.length, window)
+            sums.set_prefill(prompt.row, prompt.tokens, prompt.length, window if prompt.single else None)
+            if not prompt.single:  # how the tokens split over the requests is not known, only their sum
+                sums.qk[prompt.row] = sums.qq[prompt.row] = np.nan
     for row in first["row"].to_list():
         if not skip[row]:
             _overrule(sums, {name: float(column[row]) for name, column in columns.items()}, phase[row], window, row)

@@ -28,11 +28,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class PromptSums:
-    """What is known of one step's prefill: KV length after it, sum of q S, sum of q^2."""
+    """What became known of one step's prefill: KV length after it, and whether it was one request's alone."""
 
     row: int
     tokens: float
     length: float
+    single: bool = True
 
 
 @dataclass
@@ -116,6 +117,9 @@ class Ledger:
         if not everything:
             self.blurred += joined
             return
+        if len(self.chunks) == 1 and not self.blurred:
+            only = self.chunks[0]
+            self.resolved.append(PromptSums(only.row, only.tokens, only.tokens, single=False))
         count = joined + self.blurred
         total = sum(chunk.tokens for chunk in self.chunks) + self.blurred_extra
         self.blurred = self.blurred_extra = 0.0

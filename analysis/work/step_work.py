@@ -6,7 +6,7 @@ All kernels at one place of one step do the same work in every layer, so FLOPs a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -87,6 +87,25 @@ def step_sums(steps: pl.DataFrame, lengths: KvLengths, *, rectangle: bool = Fals
         prefill_pairs=np.asarray(prefill_pairs),
         prefill_window_pairs=lengths.prefill_window_pairs,
         decodes=decodes,
+    )
+
+
+def with_tokens_of_names(sums: StepSums, told: Floats) -> StepSums:
+    """``sums`` with the tokens of pure decode steps whose count is only in their kernels' names."""
+    use = sums.decodes & np.isnan(sums.decode_tokens) & ~np.isnan(told)
+    if not use.any():
+        return sums
+
+    def fill(values: Floats) -> Floats:
+        return np.where(use, told, values)
+
+    return replace(
+        sums,
+        tokens=fill(sums.tokens),
+        executed_tokens=np.fmax(fill(sums.tokens), sums.executed_tokens),
+        decode_tokens=fill(sums.decode_tokens),
+        logits_rows=fill(sums.logits_rows),
+        executed_logits_rows=np.fmax(fill(sums.logits_rows), sums.executed_logits_rows),
     )
 
 

@@ -218,7 +218,9 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
     if phase in ("other", "unknown"):
         return f"phase {phase}: its tokens are not known"
     if op_class == "attention" and why.choice.rank is not None:
-        return "KV lengths are not in the capture"
+        if phase == "decode":
+            return "KV lengths are not in the capture"
+        return "how the step's prompt tokens split over requests is not in the capture"
     if op_class in (*MATRIX_OPS, "norm", "rope", "kv_write", "activation", "embedding"):
         return why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
     return "no formula for this kind of kernel"

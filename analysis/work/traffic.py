@@ -90,10 +90,16 @@ def decode_traffic(
     result["kv_bytes_per_token"] = per_token
     notes: list[str] = []
     kv = _kv_fit(decode)
-    kv_bandwidth = _bandwidth(result, "kv", kv, per_token, peak, notes)
+    _kv_bandwidth(result, kv, per_token, peak)
     if rank.model.sliding_window and kv is not None:
         notes.append("sliding-window layers stop growing: the KV bandwidth is an upper bound")
-    weights = _weight_bandwidth(result, decode, kv, peak)
+    weights = _weight_bandwidth(result, decode, peak)
+    kv_bandwidth = result["kv_fitted_gbps"]
+    for name, gbps in (("KV", kv_bandwidth), ("weight", weights)):
+        if gbps and peak and gbps > 1.05 * peak:
+            notes.append(
+                f"fitted {name} bandwidth {gbps:.0f} GB/s is above the peak {peak:.0f}: its bytes are overstated"
+            )
     result |= _batch_fit(decode)
     if kv_bandwidth and weights and max(kv_bandwidth / weights, weights / kv_bandwidth) > DISAGREES:
         higher = "KV" if kv_bandwidth > weights else "weights"
@@ -143,56 +149,59 @@ def _kv_fit(decode: pl.DataFrame) -> Fit | None:
     return within_groups(frame["grown"].to_numpy(), seconds, frame["stretch"].cast(pl.Int64).to_numpy())
 
 
-def _bandwidth(
-    result: dict[str, Any], name: str, fit: Fit | None, per_unit: float, peak: float | None, notes: list[str]
-) -> float | None:
-    """Put the bandwidth that a slope implies into ``result``; returns GB/s where it is significant."""
-    gbps = None
-    reason = None
+def _kv_bandwidth(result: dict[str, Any], fit: Fit | None, per_token: float, peak: float | None) -> None:
+    """Put the bandwidth that the growth of step time with the cache implies into ``result``."""
+    gbps = reason = None
     if fit is None:
         reason = "too few decode steps of one batch in a row"
     elif not fit.significant:
         reason = "step time does not grow clearly with the cache"
     else:
-        gbps = per_unit / fit.slope / 1e9
-    result[f"{name}_fit_steps"] = fit.steps if fit else 0
-    result[f"{name}_ns_per_token"] = fit.slope * 1e9 if fit and fit.significant else None
-    result[f"{name}_fitted_gbps"] = gbps
-    result[f"{name}_fitted_mbu_pct"] = 100.0 * gbps / peak if gbps and peak else None
-    result[f"{name}_fit_reason"] = reason
-    if gbps and peak and gbps > 1.05 * peak:
-        notes.append(
-            f"fitted {name.upper()} bandwidth {gbps:.0f} GB/s is above the peak {peak:.0f}: its bytes are overstated"
-        )
-    return gbps
+        gbps = per_token / fit.slope / 1e9
+    result["kv_fit_steps"] = fit.steps if fit else 0
+    result["kv_ns_per_token"] = fit.slope * 1e9 if fit and fit.significant else None
+    result["kv_fitted_gbps"] = gbps
+    result["kv_fitted_mbu_pct"] = 100.0 * gbps / peak if gbps and peak else None
+    result["kv_fit_reason"] = reason
 
 
-def _weight_bandwidth(result: dict[str, Any], decode: pl.DataFrame, kv: Fit | None, peak: float | None) -> float | None:
-    """Weight bytes over the step time that is left at zero KV tokens; needs the level of the cache."""
-    keys = ("weights_fitted_gbps", "weights_fitted_mbu_pct")
-    result.update(dict.fromkeys(keys))
-    known = decode.filter(pl.col("kv_tokens").is_not_null() & pl.col("bytes_weights").is_not_null())
+def _weight_bandwidth(result: dict[str, Any], decode: pl.DataFrame, peak: float | None) -> float | None:
+    """Bandwidth of the weights: step time = weight bytes / this + KV bytes / the other; needs the cache's level."""
+    result.update(dict.fromkeys(("weights_fitted_gbps", "weights_fitted_mbu_pct")))
+    known = decode.filter(pl.col("bytes_kv").is_not_null() & pl.col("bytes_weights").is_not_null())
     if known.height < FEWEST:
         result["weights_fit_reason"] = "the level of the KV cache is known in too few decode steps"
         return None
     seconds = known["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
-    tokens = known["kv_tokens"].cast(pl.Float64).to_numpy()
-    fit = line(tokens, seconds)
-    slope = (
-        kv.slope if kv is not None and kv.significant else (fit.slope if fit is not None and fit.significant else None)
-    )
-    if slope is None:
+    weights, cache = (known[name].to_numpy() for name in ("bytes_weights", "bytes_kv"))
+    rates = two_rates(weights, cache, seconds)
+    if rates is None:
         result["weights_fit_reason"] = "step time does not grow clearly with the cache"
         return None
-    left = float(np.median(seconds - slope * tokens))
-    if left <= 0:
-        result["weights_fit_reason"] = "no step time is left at zero KV tokens"
-        return None
-    gbps = float(known["bytes_weights"].mean()) / left / 1e9  # type: ignore[arg-type]
+    gbps = 1.0 / rates[0] / 1e9
     result["weights_fitted_gbps"] = gbps
     result["weights_fitted_mbu_pct"] = 100.0 * gbps / peak if peak else None
     result["weights_fit_reason"] = None
+    if result["kv_fitted_gbps"] is None:
+        result["kv_fitted_gbps"] = 1.0 / rates[1] / 1e9
+        result["kv_fitted_mbu_pct"] = 100.0 / rates[1] / 1e9 / peak if peak else None
+        result["kv_fit_reason"] = None
     return gbps
+
+
+def two_rates(one: Floats, other: Floats, seconds: Floats) -> tuple[float, float] | None:
+    """Seconds per byte of two kinds of traffic, by least squares without a constant; None unless both are clear."""
+    columns = np.column_stack([one, other])
+    if len(seconds) < FEWEST or np.linalg.matrix_rank(columns / columns.max(axis=0).clip(1.0)) < 2:
+        return None
+    scale = columns.max(axis=0)
+    scaled = columns / scale
+    found, *_ = np.linalg.lstsq(scaled, seconds, rcond=None)
+    noise = float(((seconds - scaled @ found) ** 2).sum()) / (len(seconds) - 2)
+    errors = np.sqrt(np.maximum(noise * np.diag(np.linalg.inv(scaled.T @ scaled)), 0.0))
+    if not (found > SIGNIFICANT * errors).all():
+        return None
+    return float(found[0] / scale[0]), float(found[1] / scale[1])
 
 
 def _batch_fit(decode: pl.DataFrame) -> dict[str, Any]:
