@@ -191,7 +191,7 @@ def marker_facts(raw: RawSteps, markers: MarkerSteps) -> pl.DataFrame:
         kinds = {"marker_phase": pl.String, "m_text_id": pl.UInt32, **{f"m_{name}": pl.Int64 for name in FACTS}}
         return pl.DataFrame({name: pl.Series([None] * raw.frame.height, dtype=dtype) for name, dtype in kinds.items()})
     row = raw.frame["marker"].to_numpy()
-    facts = markers.frame.select(wanted)[np.maximum(row, 0)]
+    facts: pl.DataFrame = markers.frame.select(wanted)[np.maximum(row, 0)]
     marked = pl.Series(row >= 0)
     return facts.select(
         pl.when(marked).then(pl.col("phase").cast(pl.String)).alias("marker_phase"),

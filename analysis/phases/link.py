@@ -116,7 +116,7 @@ def shared_correlation(kernels: pl.DataFrame) -> Ints:
 
 @dataclass(frozen=True)
 class ThreadIntervals:
-    """Intervals of one thread that neither nest nor overlap, sorted by start: ``row`` says which range each is."""
+    """Intervals of one thread, none inside another, sorted by start: ``row`` says which range each is."""
 
     start: Ints
     end: Ints
@@ -124,7 +124,10 @@ class ThreadIntervals:
 
 
 def enclosing_interval(intervals: ThreadIntervals, times: Ints) -> Ints:
-    """For each time the index of the interval that holds it (start <= time < end), -1 where none does."""
+    """For each time the index of the interval that holds it (start <= time < end), the last begun where two overlap.
+
+    -1 where none does.
+    """
     if len(intervals.start) == 0:
         return np.full(len(times), -1, dtype=np.int64)
     place = np.searchsorted(intervals.start, times, side="right") - 1
@@ -133,10 +136,10 @@ def enclosing_interval(intervals: ThreadIntervals, times: Ints) -> Ints:
 
 
 def outermost(start: Ints, end: Ints) -> Bools:
-    """Of intervals sorted by (start, -end): those that no earlier one still holds when they begin."""
+    """Of intervals sorted by (start, -end): those that do not lie wholly inside an earlier one."""
     if len(start) == 0:
         return np.zeros(0, dtype=bool)
     reach = np.maximum.accumulate(end)
     keep = np.ones(len(start), dtype=bool)
-    keep[1:] = start[1:] >= reach[:-1]
+    keep[1:] = end[1:] > reach[:-1]
     return keep

@@ -52,7 +52,30 @@ def step_ranges(trace: Trace, texts: pl.DataFrame) -> pl.DataFrame:
         return empty_ranges(facts)
     ranges = trace.ranges.filter(pl.col("text_id").is_in(wanted["text_id"].implode()))
     cpu = ranges.filter(pl.col("kind") != "gpu_annotation")
-    return cpu.join(wanted, on="text_id", how="left", maintain_order="left")
+    return home_thread(trace, cpu).join(wanted, on="text_id", how="left", maintain_order="left")
+
+
+def home_thread(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Ranges with the thread whose launches they speak of.
+
+    A start/end range may begin and end on threads that launch nothing: then it speaks of the thread it ends on, else
+    of the thread of its process that launches most.
+    """
+    free = ranges["kind"].cast(pl.String) == "start_end"
+    if not free.any():
+        return ranges
+    busy = trace.launches.group_by("process", "thread").len().sort("len", "thread", descending=[True, False])
+    busiest = busy.group_by("process", maintain_order=True).agg(pl.col("thread").first().alias("busiest"))
+    launching = busy["thread"].implode()
+    home = (
+        pl.when((pl.col("kind").cast(pl.String) != "start_end") | pl.col("thread").is_in(launching))
+        .then("thread")
+        .when(pl.col("end_thread").is_in(launching))
+        .then("end_thread")
+        .otherwise(pl.coalesce("busiest", "thread"))
+    )
+    placed = ranges.join(busiest, on="process", how="left", maintain_order="left").with_columns(home.alias("thread"))
+    return placed.drop("busiest")
 
 
 def empty_ranges(facts: pl.DataFrame) -> pl.DataFrame:

@@ -26,10 +26,14 @@ class Spans:
 SPAN = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String}
 
 
-def find_spans(trace: Trace, texts: pl.DataFrame, launch: Ints) -> Spans:
-    """Spans of ``texts`` (the parsed marker texts) for kernels with the given launch rows."""
+def find_spans(trace: Trace, texts: pl.DataFrame, launch: Ints, wide: Ints) -> Spans:
+    """Spans of ``texts`` (the parsed marker texts) for kernels with the given launch rows.
+
+    ``wide``: per kernel the phase code of a range around several steps, -1 without one.
+    """
+    marked = span_of_kernels(launch, span_of_launches(trace, phase_spans(trace, texts)))
     return Spans(
-        span_of_kernels(launch, span_of_launches(trace, phase_spans(trace, texts))),
+        np.where(wide >= 0, wide, marked),
         span_of_kernels(launch, span_of_launches(trace, capture_spans(trace, texts))),
     )
 

@@ -10,7 +10,7 @@ import polars as pl
 from ...ingest.trace import Trace
 from ..result import PHASES, STEPS
 from .assemble import assemble_steps
-from .columns import Columns, Ints, read_columns
+from .columns import Ints, read_columns
 from .counts import count_tokens
 from .decide import decide_phases
 from .describe import describe_steps
@@ -20,10 +20,21 @@ from .graphs import graph_table, read_replays
 from .groups import group_lanes
 from .kernel_tags import tag_kernels
 from .link import link_launches
-from .marker_steps import MarkerSteps, find_marker_steps
+from .marker_steps import find_marker_steps
 from .spans import find_spans
-from .trust import link_counts, median_kernels, phase_contradictions, time_by_evidence
+from .trust import (
+    ambiguous_share,
+    find_contradictions,
+    is_autoregressive,
+    link_counts,
+    median_kernels,
+    steps_outside_graphs,
+    time_by_evidence,
+    unused_markers,
+    why_partial,
+)
 from .whole_graphs import with_whole_graphs
+from .wide_markers import release_wide_markers
 from .window import check_bounds, read_bounds
 
 
@@ -36,8 +47,9 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     kernel_link = link
     columns, link = with_whole_graphs(trace, columns, link)
     markers = find_marker_steps(trace, columns, link, texts)
+    markers, wide = release_wide_markers(trace, columns, link, markers)
     raw = assemble_steps(trace, columns, link, markers)
-    spans = find_spans(trace, texts, link.launch)
+    spans = find_spans(trace, texts, link.launch, wide)
     replays = read_replays(trace, columns, link)
     seen = describe_steps(trace, columns, link, raw, markers, name_facts, spans, replays)
     engine = recognise_engine(trace, texts)
@@ -46,19 +58,26 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     steps, step = finish_steps(trace, columns, indexed, raw.step, bounds)
     in_window = counted_kernels(columns, steps, step, bounds, spans.capture)
     kernels = tag_kernels(trace, columns, link, step, raw.layer, steps, in_window)
-    autoregressive, reasons = judge(trace, columns, steps, markers)
+    autoregressive = is_autoregressive(trace, columns, steps)
     if not autoregressive:
         kernels, steps, step = forget_phases(kernels, steps)
     span = window_span(trace, columns, in_window)
     table = graph_table(trace, columns, replays, steps)
+    kernels_per_step = median_kernels(steps)
+    layers = raw.layers if autoregressive else None
+    opaque = bool(columns.opaque.any()) or bool(kernels_per_step and layers and kernels_per_step < layers)
     trust = {
         "gpu_time_by_evidence": time_by_evidence(kernels),
-        "kernels_per_step": median_kernels(steps),
-        "layers": raw.layers if autoregressive else None,
-        **link_counts(trace, kernel_link),
-        "contradictions": phase_contradictions(trace, columns, step, steps) if autoregressive else [],
-        "node_tracing_inflates_decode": bool((link.replay >= 0).any()),
+        "kernels_per_step": kernels_per_step,
+        "layers": layers,
+        **link_counts(kernel_link),
+        "contradictions": find_contradictions(trace, columns, step, steps, decided) if autoregressive else [],
+        "node_tracing_inflates_decode": bool((kernel_link.replay >= 0).any()),
         "steps_excluded": int(steps["excluded"].sum()),
+        "ambiguous_pct": ambiguous_share(columns, markers, in_window),
+        "marker_ranges": markers.ranges_seen,
+        "marker_ranges_without_kernels": unused_markers(markers),
+        "steps_outside_graphs": steps_outside_graphs(steps),
     }
     return {
         "kernels": kernels,
@@ -67,27 +86,14 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
         "graphs": table,
         "window_start_ns": span[0],
         "window_end_ns": span[1],
-        "layers": raw.layers if autoregressive else None,
+        "layers": layers,
         "engine": engine,
         "autoregressive": autoregressive,
-        "opaque_graphs": trace.graph_launches.height > 0,
+        "opaque_graphs": opaque,
         "trust": trust,
-        "reasons": tuple(reasons),
+        "reasons": tuple(why_partial(trace, autoregressive, steps, markers, kernel_link)),
         "link": kernel_link,
     }
-
-
-def judge(trace: Trace, columns: Columns, steps: pl.DataFrame, markers: MarkerSteps) -> tuple[bool, list[str]]:
-    """Whether this is an autoregressive run at all, and reasons where something could not be seen."""
-    reasons: list[str] = []
-    marked = bool((steps["evidence"].cast(pl.String) == "marker").any())
-    writes = bool(columns.is_op("kv_write").any())
-    phases = steps["phase"].cast(pl.String)
-    sure = bool((phases.is_in(["decode", "mixed"])).any()) or writes
-    found = marked or (sure and bool((~phases.is_in(["unknown"])).any()))
-    if not found:
-        reasons.append("no autoregressive phases found")
-    return found, reasons
 
 
 def forget_phases(kernels: pl.DataFrame, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, Ints]:
