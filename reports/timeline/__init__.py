@@ -16,7 +16,7 @@ from ...analysis.result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES, Analy
 from ...ingest.trace import COPY_KINDS
 from .. import format as fmt
 
-KERNELS_IN_PAGE = 160_000  # about 1.2 MB of the page
+KERNELS_IN_PAGE = 240_000  # 1 to 1.5 MB of the page
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The report in a real browser: Debian's Chromium through Playwright. Skipped, saying so, where either is missing."""
 
+import os
 import re
 import shutil
 import struct
@@ -15,6 +16,8 @@ ARGUMENTS = [
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 BROWSER = next((p for p in ("/usr/bin/chromium", shutil.which("chromium") or "") if p and Path(p).exists()), None)
+# a test tool only; nothing of it is in the report
+AXE = (os.environ.get("TRACE_ANALYZE_AXE"), Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian package chromium)")
 
 
@@ -309,6 +312,18 @@ def test_phone_does_not_scroll_sideways(visit):
     page = visit("serving_run", viewport={"width": 390, "height": 844}, has_touch=True)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".six > div").nth(1).is_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["serving_run", "no_phases", "could_not_look"])
+def test_axe_finds_nothing(visit, name, scheme):
+    script = next((p for p in AXE if p and Path(p).exists()), None)
+    if script is None:
+        pytest.skip("no axe-core here: npm install --no-save axe-core, or set TRACE_ANALYZE_AXE to its axe.min.js")
+    page = visit(name, color_scheme=scheme)
+    page.evaluate(Path(script).read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    assert [(v["id"], [n["target"] for n in v["nodes"]][:3]) for v in found] == []
 
 
 def test_without_script_the_first_screen_and_tables_stand(browser, files):

@@ -71,6 +71,8 @@ export class Painter {
   paint(view, size, layout, state) {
     const c = this.context;
     this.view = view;
+    this.ratio = size.ratio;
+    this.pixel = 1 / size.ratio;
     this.left = size.gutter;
     this.width = size.width - size.gutter;
     this.scale = this.width / (view.to - view.from);
@@ -88,6 +90,11 @@ export class Painter {
     this.overlay(size.height, state);
     c.restore();
     this.names(layout, size);
+  }
+
+  /** To whole pixels of the screen: such shapes are sharp, and many times faster to fill. */
+  snap(x) {
+    return Math.round(x * this.ratio) / this.ratio;
   }
 
   x(time) {
@@ -112,7 +119,13 @@ export class Painter {
       if (size.gutter) {
         c.fillStyle = this.quiet;
         c.fillText(row.label, 0, row.y + (row.kind === "ranges" ? RANGE_ROW / 2 : row.height / 2), size.gutter - 6);
-      } else if (row.head) this.haloed(row.label, 2, row.y + 7, this.quiet);
+        if (row.top) {
+          c.textAlign = "right";
+          c.fillText(row.top, size.gutter - 5, row.y + 7);
+          c.textAlign = "left";
+        }
+      } else if (row.top) this.haloed(row.top, 2, row.y + 9, this.quiet);
+      else if (row.head) this.haloed(row.label, 2, row.y + 7, this.quiet);
     }
   }
 
@@ -156,16 +169,14 @@ export class Painter {
     const base = new Float32Array(Math.max(0, last - first));
     for (const { code, values } of level.layers) {
       c.fillStyle = this.colours[code];
-      c.beginPath();
       for (let i = first; i < last; i++) {
         if (!values[i]) continue;
-        const x0 = Math.max(this.x(i * wide), this.x(from));
-        const x1 = Math.min(this.x((i + 1) * wide), this.x(to));
+        const x0 = this.snap(Math.max(this.x(i * wide), this.x(from)));
+        const x1 = this.snap(Math.min(this.x((i + 1) * wide), this.x(to)));
         const tall = Math.min((values[i] / LEVELS) * height, height - base[i - first]);
-        c.rect(x0, y + height - base[i - first] - tall, Math.max(x1 - x0, 0.6), tall);
+        c.fillRect(x0, y + height - base[i - first] - tall, Math.max(x1 - x0, this.pixel), tall);
         base[i - first] += tall;
       }
-      c.fill();
     }
     return wide * this.scale;
   }
@@ -173,14 +184,14 @@ export class Painter {
   /** Single intervals, those of one phase that touch on the screen joined. */
   items(items, first, last, codeOf, y, height) {
     const c = this.context;
-    const paths = new Map();
     let code = -1;
     let x0 = 0;
     let x1 = -1;
     const flush = () => {
       if (code < 0) return;
-      if (!paths.has(code)) paths.set(code, []);
-      paths.get(code).push(x0, Math.max(x1 - x0, 0.8));
+      c.fillStyle = this.colours[code];
+      const left = this.snap(x0);
+      c.fillRect(left, y, Math.max(this.snap(x1) - left, this.pixel), height);
     };
     const low = this.left - 2;
     const high = this.left + this.width + 2;
@@ -188,7 +199,7 @@ export class Painter {
       const a = Math.max(this.x(items.start[i]), low);
       const b = Math.min(this.x(items.end[i]), high);
       const own = codeOf(i);
-      const apart = b - a > 3 ? 0.5 : 0; // a hairline between neighbours that are wide enough to tell apart
+      const apart = b - a > 3 ? 0.6 : 0; // a hairline between neighbours that are wide enough to tell apart
       if (own === code && a <= x1 + 0.3 && !apart) x1 = Math.max(x1, b);
       else {
         flush();
@@ -198,12 +209,6 @@ export class Painter {
       }
     }
     flush();
-    for (const [own, list] of paths) {
-      c.fillStyle = this.colours[own];
-      c.beginPath();
-      for (let i = 0; i < list.length; i += 2) c.rect(list[i], y, list[i + 1], height);
-      c.fill();
-    }
   }
 
   /** Whether single intervals or bins show more at this zoom. */
@@ -280,35 +285,48 @@ export class Painter {
     c.moveTo(this.left, row.y + row.height - 0.5);
     c.lineTo(this.left + this.width, row.y + row.height - 0.5);
     c.stroke();
+    row.top = "";
     if (last <= first) return;
     let top = 0;
     for (let i = first; i < last; i++) top = Math.max(top, gaps.ms[i]);
-    const y = (ms) => row.y + row.height - 1 - (ms / top) * (row.height - 8);
-    c.strokeStyle = this.ink;
-    c.lineWidth = 1.2;
-    c.beginPath();
-    if (last - first > 2 * this.width) this.gapExtents(gaps, first, last, y);
-    else {
-      for (let i = first; i < last; i++) {
-        const a = this.x(gaps.start[i]);
-        if (i === first || gaps.start[i] > gaps.end[i - 1] + 1) c.moveTo(a, y(gaps.ms[i]));
-        else c.lineTo(a, y(gaps.ms[i]));
-        c.lineTo(this.x(gaps.end[i]), y(gaps.ms[i]));
-      }
-    }
-    c.stroke();
-    c.textAlign = "left";
-    this.haloed(`${digits(top)} ms`, this.left + 2, row.y + 8, this.quiet);
+    const y = (ms) => this.snap(row.y + row.height - 1 - (ms / top) * (row.height - 8));
+    c.fillStyle = this.ink;
+    if (last - first > this.width) this.gapExtents(gaps, first, last, y);
+    else this.gapSteps(gaps, first, last, y);
+    row.top = `${digits(top)} ms`;
   }
 
+  /** A line from (x0, y) to (x1, y) and, where it follows `before`, the upright that joins them. */
+  gapSteps(gaps, first, last, y) {
+    const c = this.context;
+    const thick = 1.25;
+    let before = null;
+    for (let i = first; i < last; i++) {
+      const x0 = Math.max(this.x(gaps.start[i]), this.left - 2);
+      const x1 = Math.min(this.x(gaps.end[i]), this.left + this.width + 2);
+      const at = y(gaps.ms[i]);
+      c.fillRect(x0, at - thick / 2, x1 - x0, thick);
+      if (before !== null && gaps.start[i] <= gaps.end[i - 1] + 1) {
+        const top = Math.min(before, at) - thick / 2;
+        c.fillRect(this.snap(x0), top, 1, Math.abs(before - at) + thick);
+      }
+      before = at;
+    }
+  }
+
+  /** More gaps than pixels: for each column from its shortest to its longest, down to where its neighbour begins. */
   gapExtents(gaps, first, last, y) {
     const c = this.context;
     let column = -1;
     let low = 0;
     let high = 0;
+    let before = null;
     const flush = () => {
-      c.lineTo(column + 0.5, y(low));
-      c.lineTo(column + 0.5, y(high));
+      const [a, b] = [y(high), y(low)];
+      const top = before === null ? a : Math.min(a, before[1]);
+      const bottom = before === null ? b : Math.max(b, before[0]);
+      c.fillRect(column, top, 1, Math.max(bottom - top, 1));
+      before = [a, b];
     };
     for (let i = first; i < last; i++) {
       const at = Math.floor(this.x(gaps.end[i]));
@@ -386,12 +404,13 @@ export class Painter {
       if (b < edge[depth] + 0.5) continue; // hidden behind its neighbour on the same pixel
       edge[depth] = b;
       const y = top + depth * RANGE_ROW;
-      const wide = Math.max(b - a, 0.8);
+      const left = this.snap(a);
+      const wide = Math.max(this.snap(b) - left, this.pixel);
       c.fillStyle = this.rule;
-      c.fillRect(a, y, wide, RANGE_ROW - 1);
+      c.fillRect(left, y, wide, RANGE_ROW - 1);
       if (wide > 3) {
         c.fillStyle = this.quiet;
-        c.fillRect(a, y, 1, RANGE_ROW - 1);
+        c.fillRect(left, y, 1, RANGE_ROW - 1);
       }
       const room = Math.floor((wide - 6) / 6);
       if (room < 4) continue;
@@ -413,7 +432,6 @@ export class Painter {
     c.fillStyle = this.faint;
     c.fillRect(this.left, top, this.width, height);
     c.fillStyle = this.other;
-    c.beginPath();
     for (let i = first; i < last; i += each) {
       let sum = 0;
       let n = 0;
@@ -425,10 +443,9 @@ export class Painter {
       }
       if (!n) continue;
       const tall = (sum / n / 100) * height;
-      const x = this.x(i * wide);
-      c.rect(x, top + height - tall, Math.max(this.x((i + each) * wide) - x, 0.7), tall);
+      const x = this.snap(this.x(i * wide));
+      c.fillRect(x, top + height - tall, Math.max(this.snap(this.x((i + each) * wide)) - x, this.pixel), tall);
     }
-    c.fill();
   }
 
   overlay(height, state) {
@@ -451,7 +468,8 @@ export class Painter {
   }
 }
 
-function tickText(time, step) {
+/** A time since the window's start, as precise as `step` asks. */
+export function tickText(time, step) {
   const [factor, unit] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 100 ? [1e3, "µs"] : [1, "ns"];
   const decimals = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-9));
   return `${(time / factor).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;

@@ -3,7 +3,7 @@ import { block } from "./payload.js";
 import { say } from "./say.js";
 import { touching } from "./arrays.js";
 import { readModel } from "./model.js";
-import { layOut, Painter } from "./draw.js";
+import { layOut, Painter, tickText } from "./draw.js";
 import { digits, duration, kernelLines, stallLabel, stallLines, stepLines } from "./words.js";
 
 const GUTTER = 136;
@@ -81,7 +81,8 @@ class Timeline {
 
   report() {
     const chosen = this.model.stalls.find((s) => s.stall === this.state.stall);
-    const parts = [`${duration(Math.max(0, this.view.from))} to ${duration(Math.min(this.model.span, this.view.to))}`];
+    const wide = Math.min(this.view.to, this.model.span) - Math.max(this.view.from, 0);
+    const parts = [`${duration(wide)} from ${tickText(Math.max(0, this.view.from), 10 ** Math.floor(Math.log10(wide / 20)))}`];
     if (chosen) parts.unshift(`stall ${chosen.stall}: ${stallLabel(chosen)}`);
     if (this.state.measure) parts.unshift(`measured ${duration(Math.abs(this.state.measure[1] - this.state.measure[0]))}`);
     this.where.textContent = parts.join(" · ");
