@@ -214,6 +214,11 @@ def _step_numbers(
         if numbers[key] is None:
             reasons[key] = "token and request counts are not known for every step"
     numbers |= _ratios(found, groups, reasons)
+    if not gaps.height and any(g.is_mixed.any() for g in groups):
+        # Somebody decoded beside prefill, but no gap shows how long: that is not the same as no stall.
+        numbers |= dict.fromkeys(STALL_KEYS)
+        reasons |= dict.fromkeys(STALL_KEYS, "no two decode-bearing steps of a group follow each other")
+        return numbers
     numbers |= _stall_numbers(found, stalls, groups, only, window_ms, reasons)
     return numbers
 

@@ -69,6 +69,8 @@ def _rate(summary: Mapping[str, Any], gpu: str) -> str:
 
 def _waiting(found: SummaryInput, summary: Mapping[str, Any]) -> str:
     stalls = found.stalls.stalls
+    if summary["stall_count"] is None or found.stalls.gaps.is_empty():
+        return ""
     if stalls.is_empty():
         return "no decoding request waited for prefill"
     kinds = dict(stalls.group_by(pl.col("kind").cast(pl.String)).len().iter_rows())

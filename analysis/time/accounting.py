@@ -60,6 +60,7 @@ class DeviceTimeline:
     busy: Intervals
     copy_only: Intervals
     idle: IdleIntervals | None
+    span: tuple[int, int]  # the window, ns
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def account_time(
         if opaque_reason is None:
             free = merge([busy[d], copy_only]).complement(*window)
             idle = find_idle(context, trace, columns.get(d), d, free, busy)
-        timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle)
+        timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle, window)
         devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, opaque_reason))
     return TimeResult(
         window_start_ns,

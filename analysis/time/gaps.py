@@ -69,6 +69,9 @@ def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals
     found = baselines(steps, np.where(steps.is_mixed[chain.closing], requests, np.nan))
     start_ns, end_ns = steps.end_ns[chain.before], steps.end_ns[chain.closing]
     parts = _mean_parts(steps, chain, time, waits or {}, found, (start_ns, end_ns))
+    outside = (start_ns < time.window_start_ns) | (end_ns > time.window_end_ns)
+    for values in parts.values():
+        values[outside] = np.nan
     unsplit = steps.is_mixed[chain.closing] & np.array([b.ns is None for b in found], dtype=bool)
     counted = ~((chain.prefill_between > 0) & (chain.held == 0))
     frame = pl.DataFrame(
@@ -83,11 +86,7 @@ def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals
             "stall": pl.Series(np.full(len(chain.closing), -1), dtype=pl.Int32),
             "decode_requests": steps.frame["decode_requests"].cast(pl.Int64).gather(chain.closing),
             "reason": pl.Series(
-                [
-                    f"the mixed step has no baseline ({b.rule})" if u else None
-                    for u, b in zip(unsplit, found, strict=True)
-                ],
-                dtype=pl.String,
+                [_reason(*row) for row in zip(found, unsplit.tolist(), outside.tolist(), strict=True)], dtype=pl.String
             ),
         },
         schema_overrides=dict(GAPS_WITH_REASON),
@@ -97,6 +96,12 @@ def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals
         for name in parts
     )
     return GroupGaps(steps, chain, found, frame.select(list(GAPS_WITH_REASON)))
+
+
+def _reason(baseline: Baseline, unsplit: bool, outside: bool) -> str | None:
+    if outside:
+        return "the gap reaches beyond the analysed window"
+    return f"the mixed step has no baseline ({baseline.rule})" if unsplit else None
 
 
 def _mean_parts(
@@ -130,8 +135,11 @@ def _mean_parts(
 
 
 def _device_parts(line: DeviceTimeline, waits: Intervals, window: tuple[Times, Times]) -> dict[str, Times]:
-    """What one device spent each gap on, ns. Raises AccountingError when the parts do not fill the gap."""
-    start_ns, end_ns = window
+    """What one device spent each gap on, ns. Raises AccountingError when the parts do not fill the gap.
+
+    Gaps are cut to what the timeline covers; a gap that reaches beyond it is not divided at all (``find_gaps``).
+    """
+    start_ns, end_ns = (np.clip(times, *line.span) for times in window)
     waiting = waits.intersect(line.busy)
     parts = {"collective_wait": waiting.measure_within(start_ns, end_ns)}
     for part in ("prefill", "mixed"):

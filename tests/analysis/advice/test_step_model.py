@@ -100,3 +100,20 @@ def test_ridge_batch():
     assert ridge_batch([Ceiling()], {"weight_dtype": "int8"}) == pytest.approx(153.0, abs=0.05)
     assert ridge_batch([Ceiling()], {"weight_dtype": "int4"}) == pytest.approx(153 * 0.53 / 2, abs=0.05)
     assert ridge_batch([], None) is None
+
+
+def test_a_published_curve_with_its_warm_up_outlier():
+    # figures.md, section 1 (Yi-34B, TP2, A100): step ms of prefill-only and decode-only steps; the first 256-token step is
+    # a warm-up outlier of 121.35 ms. The curve without its 4,096-token point (757.60 ms) must still give that point.
+    prefill = {128: 48.09, 256: 60.0, 512: 105.58, 1024: 214.30, 2048: 366.03, 8192: 1863.26, 16384: 4407.50}
+    decode = {1: 46.80, 2: 47.50, 4: 48.85, 8: 69.68, 16: 77.25, 32: 87.90, 64: 127.81, 128: 189.33}
+    run = HandRun().step("prefill", 121.35, prefill_tokens=256, prefill_qk=256.0**2, prefill_qq=256.0**2)
+    for _ in range(3):
+        for tokens, ms in prefill.items():
+            run.step("prefill", ms, prefill_tokens=tokens, prefill_qk=float(tokens) ** 2, prefill_qq=float(tokens) ** 2)
+        for batch, ms in decode.items():
+            run.step("decode", ms, decode_requests=batch, decode_tokens=batch, kv_tokens=1024 * batch)
+    model = fit_step_model(groups_of(run), 153)
+    assert isinstance(model, StepModel)
+    assert model.predict(prefill_tokens=4096, prefill_qk=4096.0**2) == pytest.approx(757.60, rel=0.10)
+    assert model.predict(prefill_tokens=256, prefill_qk=256.0**2) == pytest.approx(60, rel=0.15)

@@ -165,6 +165,14 @@ def test_stalls_without_baseline_are_not_zero():
     assert "baseline" in summary["reasons"]["stall_ms"]
 
 
+def test_one_mixed_step_alone_is_not_a_run_without_stalls():
+    result = summary_of(HandRun().step("mixed", 156, decode_requests=37, prefill_requests=9, prefill_tokens=8155))[1]
+    assert result.summary["stall_count"] is None
+    assert "follow each other" in result.summary["reasons"]["stall_count"]
+    assert result.summary["headline"] == "A mixed step takes 156 ms on A100-SXM4-80GB (median of 1)."
+    assert result.status == "partial"
+
+
 def test_two_groups_add_up_and_stand_alone():
     made = serving().build()
     steps = pl.concat([made.steps, made.steps.with_columns(group=1, device=1, device_index=1)], how="vertical_relaxed")

@@ -247,6 +247,15 @@ def test_a_larger_captured_size_is_no_baseline_for_a_batch_that_never_took_it():
     assert find(run).stalls["baseline_ms"].to_list() == [12.0]
 
 
+def test_a_gap_beyond_the_window_is_not_divided():
+    run = decode(HandRun(), 9)
+    made = run.build(window=(0, 85 * MS))
+    time = account_time(made.trace, made.kernels, made.steps, made.groups, 0, 85 * MS)
+    gaps = find_gaps_and_stalls(made.steps, made.groups, time).gaps
+    assert gaps["decode_ms"].to_list() == [10.0] * 7 + [None]
+    assert "beyond the analysed window" in gaps["reason"].to_list()[-1]
+
+
 def test_waiting_inside_collectives_is_its_own_part():
     run = HandRun(devices=2)
     for index in range(4):
@@ -291,3 +300,24 @@ def test_gap_parts_sum_and_stalls_fit_in_their_gaps(rows):
     assert ((stalls["stall_ms"] <= stalls["gap_ms"] + 1e-9) | stalls["stall_ms"].is_null()).all()
     assert found.gaps.filter(found.gaps["stall"] >= 0)["stall"].to_list() == list(range(stalls.height))
     assert (stalls["requests_held"].drop_nulls() > 0).all()
+
+
+def test_a_published_hybrid_step_and_the_residual_of_a_decode_step():
+    # figures.md, section 1, table 2: decode only 68.12 ms (linear 25.50 + attention 3.00), hybrid with 3 decodes 217.65 ms
+    run = HandRun()
+    for index in range(12):
+        hybrid = index == 6
+        linear, attention, whole = (159.00, 3.99, 217.65) if hybrid else (25.50, 3.00, 68.12)
+        begin, phase = run.now_ns, "mixed" if hybrid else "decode"
+        middle, end = begin + round(linear * MS), begin + round((linear + attention) * MS)
+        at = {"step_index": index, "step_phase": phase}
+        run.kernel(begin, middle, **at).kernel(middle, end, op_class="attention", **at)
+        facts = {"prefill_tokens": 1021, "prefill_requests": 1} if hybrid else {}
+        run.step(phase, whole, kernel=False, decode_requests=3 if hybrid else 4, padded_tokens=4, **facts)
+    run.kernel(run.now_ns, run.now_ns + 1, step_phase="other")
+    found = find(run)
+    assert found.stalls["stall_ms"].to_list() == pytest.approx([217.65 - 68.12])
+    calm = found.gaps.row(0, named=True)
+    # 28.5 of 68.12 ms is work of the kernels; the residual is shown as idle, not spread over the work
+    assert calm["decode_ms"] == pytest.approx(28.50)
+    assert calm["idle_unknown_ms"] == pytest.approx(68.12 - 28.50)
