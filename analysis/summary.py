@@ -194,9 +194,10 @@ def _step_numbers(
     stalls, gaps, steps = found.stalls.stalls, found.stalls.gaps, found.steps
     if only is not None:
         stalls, gaps, steps = (f.filter(pl.col("group") == only) for f in (stalls, gaps, steps))
-    whole = group_steps(steps) if steps.height else None
+    inside = (pl.col("start_ns") < found.time.window_end_ns) & (pl.col("end_ns") > found.time.window_start_ns)
+    whole = group_steps(steps.filter(inside & ~pl.col("excluded")))
     numbers: dict[str, Any] = {
-        "step_count": 0 if whole is None else int((~whole["excluded"]).sum()),
+        "step_count": whole.height,
         "decode_step_ms": spread(_spans_ms(groups, "is_decode")),
         "prefill_step_ms": spread(_spans_ms(groups, "is_prefill")),
         "mixed_step_ms": spread(_spans_ms(groups, "is_mixed")),
@@ -214,8 +215,9 @@ def _step_numbers(
         if numbers[key] is None:
             reasons[key] = "token and request counts are not known for every step"
     numbers |= _ratios(found, groups, reasons)
-    if not gaps.height and any(g.is_mixed.any() for g in groups):
-        # Somebody decoded beside prefill, but no gap shows how long: that is not the same as no stall.
+    bearing = whole["phase"].cast(pl.String).is_in(["decode", "mixed"]).any()
+    if not gaps.height and (bearing or not sum(len(g.index) for g in groups)):
+        # Somebody decoded, but no gap shows what they waited for: that is not the same as no stall.
         numbers |= dict.fromkeys(STALL_KEYS)
         reasons |= dict.fromkeys(STALL_KEYS, "no two decode-bearing steps of a group follow each other")
         return numbers

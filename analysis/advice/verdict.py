@@ -55,7 +55,7 @@ def merge_trust(
         "graph_mode": capture.graph_trace_mode,
         "opaque_graphs": time.opaque_graphs,
         "lost_graphs": time.opaque_reason == LOST,
-        "partial_steps": int(steps["partial"].sum()) if steps.height else 0,
+        "partial_steps": _cut_steps(steps, time),
         "largest_kernel_share": _largest_kernel_share(kernels, time),
         "empty_step_share": _empty_step_share(steps),
     }
@@ -79,6 +79,12 @@ def expected_ranks(trace: Trace) -> int | None:
     for size in sizes:
         product *= size or 1
     return product
+
+
+def _cut_steps(steps: pl.DataFrame, time: TimeResult) -> int:
+    """Steps cut by the edges of the window or of the capture (per group, not per device)."""
+    touching = (pl.col("start_ns") < time.window_end_ns) & (pl.col("end_ns") > time.window_start_ns)
+    return steps.filter(touching & pl.col("partial")).select("group", "index").unique().height
 
 
 def _largest_kernel_share(kernels: pl.DataFrame, time: TimeResult) -> float | None:

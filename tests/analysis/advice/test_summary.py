@@ -169,6 +169,9 @@ def test_one_mixed_step_alone_is_not_a_run_without_stalls():
     result = summary_of(HandRun().step("mixed", 156, decode_requests=37, prefill_requests=9, prefill_tokens=8155))[1]
     assert result.summary["stall_count"] is None
     assert "follow each other" in result.summary["reasons"]["stall_count"]
+    cut = summary_of(HandRun().step("decode", 156, decode_requests=37, partial=True))[1]
+    assert cut.summary["stall_count"] is None
+    assert cut.trust["partial_steps"] == 1
     assert result.summary["headline"] == "A mixed step takes 156 ms on A100-SXM4-80GB (median of 1)."
     assert result.status == "partial"
 
