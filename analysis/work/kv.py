@@ -78,6 +78,7 @@ def kv_lengths(steps: pl.DataFrame, window: int | None = None) -> KvLengths:
             if not skip[row]:
                 values = {name: float(column[row]) for name, column in columns.items()}
                 _advance(ledger, values, phase[row], window, sums, row)
+        ledger.close()
         for prompt in ledger.resolved:
             sums.set_prefill(prompt.row, prompt.tokens, prompt.length, window if prompt.single else None)
             if not prompt.single:  # how the tokens split over the requests is not known, only their sum

@@ -46,14 +46,12 @@ class Ledger:
     chunks: list[Chunk] = field(default_factory=list)  # prefilled, not yet seen decoding
     known: bool = True  # whether ``low`` and ``high`` hold every live request
     split_known: bool = True  # false: some lengths are known only in sum, so a finish loses the level
-    blurred: float = 0.0  # requests already decoding whose prompt shared a step with one that continues
-    blurred_extra: float = 0.0  # tokens those have decoded meanwhile
     resolved: list[PromptSums] = field(default_factory=list)
 
     @property
     def bounds(self) -> tuple[float, float] | None:
         """Least and most sum of lengths of the decoding requests, None = unknown."""
-        if not self.known or self.blurred:
+        if not self.known:
             return None
         return float(self.low.sum()), float(self.high.sum())
 
@@ -69,62 +67,64 @@ class Ledger:
     def decode(self, requests: int, tokens: float, *, has_prefill: bool) -> None:
         """A step decodes ``requests`` requests; ``has_prefill``: it prefills too, so a prompt may be unfinished."""
         joined = self._joined(requests, has_prefill=has_prefill)
+        if joined is None:  # which prompts ended cannot be told
+            self.forget()
+            joined = 0
         finished = self.live + joined - requests
-        reset = not self.known and joined == requests and bool(self.chunks)
-        if reset:
-            self.known, self.split_known = True, True
+        if not self.known and joined == requests and self.chunks:
+            self.known, self.split_known = True, True  # only new requests decode: all others have finished
             self.low = self.high = np.zeros(0)
-            finished = 0
+        elif finished > 0 and self.known:
+            self._finish(finished)  # among those that were there: the new ones are here
         if joined:
             self._join(joined, everything=not has_prefill)
-        if finished < 0 or len(self.low) + self.blurred != requests + max(finished, 0):
+        if len(self.low) != requests:
             self.known = False
-        elif finished and self.known:
-            self._finish(finished, requests)
         if not has_prefill:
             self.chunks = []
         self.live = requests
         if tokens != requests:
             self.known = False  # drafts: how many were accepted is not recorded
         self.low, self.high = self.low + 1.0, self.high + 1.0
-        self.blurred_extra += self.blurred
 
-    def _joined(self, requests: int, *, has_prefill: bool) -> int:
-        """How many prompts among the chunks decode for the first time in this step."""
+    def close(self) -> None:
+        """The capture ends: prompts that were never seen decoding still have their lengths where their ends are known."""
+        length = 0.0
+        for chunk in self.chunks:
+            if chunk.finished is None or (chunk.requests > 1 and (length or chunk.finished != chunk.requests)):
+                return
+            length += chunk.tokens
+            self.resolved.append(PromptSums(chunk.row, chunk.tokens, length, single=chunk.requests == 1))
+            if chunk.finished:
+                length = 0.0
+
+    def _joined(self, requests: int, *, has_prefill: bool) -> int | None:
+        """How many prompts among the chunks decode for the first time in this step; None where it cannot be told."""
         if not self.chunks:
             return 0
         most = int(sum(chunk.requests for chunk in self.chunks))
         if all(chunk.finished is not None for chunk in self.chunks):
             return min(int(sum(chunk.finished or 0.0 for chunk in self.chunks)), most)
+        if not has_prefill and len(self.chunks) == 1:
+            return most  # every prompt of the step before is complete
         grown = requests - self.live
-        if has_prefill:
-            return min(max(grown, 0), most)
-        if grown >= 1:
-            return min(grown, most)
-        if len(self.chunks) > 1:  # one prompt in chunks or several, and some requests finished: cannot be told
-            self.forget()
-            return 0
-        return most  # the batch did not grow although prompts ended: they replaced requests that finished
+        if grown == most or (self.live == 0 and 0 < grown < most):
+            return grown
+        return None
 
     def _join(self, joined: int, *, everything: bool) -> None:
-        singles = all(chunk.requests == 1 for chunk in self.chunks)
-        lengths: list[float] | None = None
-        if singles and not self.blurred:
+        if all(chunk.requests == 1 for chunk in self.chunks):
             lengths = self._split_singles(joined)
-        if lengths is not None:
-            self._add(lengths)
+            if lengths is not None:
+                self._add(lengths)
+                return
+        if not everything or len(self.chunks) > 1:
+            self.forget()  # prompts that ended shared a step with one that goes on: how they split is not known
             return
-        if not everything:
-            self.blurred += joined
-            return
-        if len(self.chunks) == 1 and not self.blurred:
-            only = self.chunks[0]
-            self.resolved.append(PromptSums(only.row, only.tokens, only.tokens, single=False))
-        count = joined + self.blurred
-        total = sum(chunk.tokens for chunk in self.chunks) + self.blurred_extra
-        self.blurred = self.blurred_extra = 0.0
-        self.split_known = self.split_known and count == 1
-        self._add([total / count] * int(count))
+        only = self.chunks[0]
+        self.resolved.append(PromptSums(only.row, only.tokens, only.tokens, single=False))
+        self.split_known = self.split_known and joined == 1
+        self._add([only.tokens / joined] * joined)
         self.chunks = []
 
     def _split_singles(self, joined: int) -> list[float] | None:
@@ -153,9 +153,12 @@ class Ledger:
         self.low = np.append(self.low, lengths)
         self.high = np.append(self.high, lengths)
 
-    def _finish(self, finished: int, requests: int) -> None:
-        if requests and (not self.split_known or self.blurred):
+    def _finish(self, finished: int) -> None:
+        left = len(self.low) - finished
+        if left > 0 and not self.split_known:
             self.known = False
             return
-        self.low = np.sort(self.low)[:requests]
+        self.low = np.sort(self.low)[: max(left, 0)]
         self.high = np.sort(self.high)[finished:]
+        if left == 0:
+            self.split_known = True
