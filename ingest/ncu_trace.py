@@ -10,6 +10,7 @@ from .errors import CannotAnswerError
 from .short_names import short_name
 from .trace import DEVICES, KERNELS, NAMES, CaptureFacts, EvidenceGap, Trace, build_trace
 
+FORMATS = frozenset({"ncu_csv", "ncu_rep"})
 NO_TIMELINE = (
     "Nsight Compute profiles launches one at a time: there is no timeline, so kernels are laid end to end and neither "
     "steps, phases nor stalls can be found."

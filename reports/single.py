@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..analysis.gate import Gate, GateResult, evaluate_all, exit_code, parse_gate
@@ -60,11 +61,14 @@ def analyse_file(
     """Open and analyse one capture with progress. Raises TraceAnalyzeErrors."""
     from ..analysis import analyze_options
     from ..ingest import open_trace
+    from ..ingest.ncu_trace import FORMATS as NCU_FORMATS
 
     stage = progress.stage if progress is not None else None
     if stage is not None:
         stage(f"reading {capture.name}")
     trace = open_trace(capture, cache=cache, progress=stage)
+    if trace.capture.format in NCU_FORMATS:  # the launches of the Trace are those that were measured
+        options = replace(options, ncu=(*options.ncu, capture))
     return analyze_options(trace, options, progress=stage)
 
 
