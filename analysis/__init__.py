@@ -162,6 +162,6 @@ def _with_counters(trace: Trace, options: Options) -> Trace:
     """The trace with the counters recorded beside the profiler, on the capture's clock."""
     if options.dmon is None and options.dcgm is None:
         return trace
-    from ..ingest.counters import read_counters
+    from ..ingest.counters import with_counters
 
-    return replace(trace, counters=read_counters(trace, dmon=options.dmon, dcgm=options.dcgm))
+    return with_counters(trace, dmon=options.dmon, dcgm=options.dcgm)
