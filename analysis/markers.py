@@ -78,6 +78,35 @@ def known_grammars() -> tuple[Grammar, ...]:
     return tuple(_grammar("markers.toml", number, row) for number, row in enumerate(data["grammar"], start=1))
 
 
+def list_markers() -> list[dict[str, str]]:
+    """One row per grammar of markers.toml, for listings: ``engine``, ``role``, ``gives``, ``example``, ``versions``."""
+    data = tomllib.loads(resources.files(__package__).joinpath("markers.toml").read_text("utf-8"))
+    return [
+        {
+            "engine": grammar.engine or "any",
+            "role": grammar.role,
+            "gives": _gives(grammar),
+            "example": row["examples"][0]["text"] if row.get("examples") else grammar.pattern,
+            "versions": str(row.get("about", "")),
+        }
+        for row, grammar in zip(data["grammar"], known_grammars(), strict=True)
+    ]
+
+
+def _gives(grammar: Grammar) -> str:
+    """What a match tells, in a few words: a fixed phase by its name, counts by what they count."""
+    columns = {*_groups(grammar.id, grammar.pattern), *grammar.keys.values()}
+    columns |= {column for table in grammar.keys_in.values() for column in table.values()}
+    fixed = grammar.phase in ("prefill", "decode", "mixed", "other")
+    phase = [str(grammar.phase) if fixed else "phase"] if grammar.role == "step" else []
+    words = (
+        ("requests", "requests"), ("tokens", "tokens"), ("kv", "KV lengths"), ("width", "verify width"),
+        ("index", "step number"), ("part", "part"), ("module", "module"),
+    )  # fmt: skip
+    told = [word for ending, word in words if any(column.endswith(ending) for column in columns)]
+    return ", ".join([*phase, *told, *(["shapes"] if grammar.shapes else [])]) or "-"
+
+
 def read_marker_file(path: Path) -> tuple[Grammar, ...]:
     """A user's grammars. Raises ``UsageError`` that names the table, the key and what is allowed."""
     try:

@@ -1,292 +1,228 @@
-"""The shape of a model: every architecture number that work and parameter counts need.
+"""Models by the names people type: the table ``models.toml``, name endings that tell quantisation, and ``--model``.
 
-``ModelShape`` is the one description of a model; ``models.toml`` holds the common ones by the names people type.
-``linear_maps`` lists its weight matrices, and both the parameter counts here and the work of each GEMM come from
-that one list, so that they cannot disagree. Parameter counts follow the published checkpoints (no multi-token
-prediction layers, no quantisation scales).
+The shape itself and what is counted from it live in ``model_shape``; both are importable from here.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from ..ingest.errors import UsageError
+from .model_shape import (
+    BYTES_PER_ELEMENT,
+    LinearMap,
+    ModelShape,
+    Quantisation,
+    bytes_per_weight,
+    kv_bytes_per_token,
+    kv_elements_per_token_and_layer,
+    linear_maps,
+    parameters_active,
+    parameters_total,
+    ridge_batch,
+    weight_bytes_per_token,
+)
 
-BYTES_PER_ELEMENT: Mapping[str, float] = {
-    "fp64": 8.0,
-    "fp32": 4.0,
-    "tf32": 4.0,
-    "bf16": 2.0,
-    "fp16": 2.0,
-    "fp8": 1.0,
-    "int8": 1.0,
-    "fp4": 0.5,
-    "int4": 0.5,
-}
+__all__ = [
+    "BYTES_PER_ELEMENT",
+    "LinearMap",
+    "ModelShape",
+    "Quantisation",
+    "bytes_per_weight",
+    "find_model",
+    "fold_name",
+    "known_models",
+    "kv_bytes_per_token",
+    "kv_elements_per_token_and_layer",
+    "linear_maps",
+    "list_models",
+    "load_model",
+    "model_names",
+    "parameters_active",
+    "parameters_total",
+    "ridge_batch",
+    "weight_bytes_per_token",
+]
+
+_LONGEST_ENDING = 4  # words of a name that may belong to one ending: Q4_K_M, AWQ-INT4
+_RIDGE_GPUS = {"ridge_batch_a100": "a100-80gb", "ridge_batch_h100": "h100-sxm"}
 
 
 @dataclass(frozen=True)
-class Quantisation:
-    """How packed weights are stored. ``group_size`` elements along K (times ``group_rows`` along N) share a scale."""
+class Ending:
+    """What a name's ending says: nothing about the shape, or how the weights are stored."""
 
-    method: str  # 'gptq' | 'awq' | 'fp8' | 'compressed-tensors' | 'modelopt' | 'mxfp4' | ...
-    bits: float  # of one packed weight: 4, 8
-    group_size: int = -1  # along K; -1 = one scale per output channel
-    group_rows: int = 1  # along N: 128 for DeepSeek's 128 x 128 blocks
-    scale_bytes: float = 2.0
-    zero_points: bool = False  # a packed zero point of ``bits`` bits beside every scale
-    excluded: tuple[str, ...] = ("embedding", "lm_head", "router")  # places kept at the unquantised type
-    weight_only: bool = True  # activations stay at activation_dtype and so does the arithmetic
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Architecture numbers of one decoder. Counts are of the whole model, before tensor parallelism."""
-
-    name: str
-    hidden: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int  # of the dense MLP (also of the dense layers of an MoE model)
-    vocab: int
-    tied_embeddings: bool = False
-    gated_mlp: bool = True
-    qkv_bias: bool = False
-    o_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False  # an RMSNorm over head_dim on q and on k
-    norms_per_layer: int = 2  # 4 in Gemma 2 and 3
-    norm_bias: bool = False  # LayerNorm with a bias (OPT, GPT-2)
-    learned_positions: int = 0  # rows of a learned position embedding (OPT: 2050)
-    attention_sinks: bool = False  # one learned logit per head (gpt-oss)
-    sliding_window: int | None = None
-    sliding_layers: tuple[int, ...] = ()  # which layers see only the window
-    # mixture of experts; experts = 0 is a dense model
-    experts: int = 0
-    experts_per_token: int = 0
-    moe_intermediate: int = 0
-    shared_intermediate: int = 0  # width of all shared experts together
-    shared_gate: bool = False  # a sigmoid gate vector on the shared expert (Qwen2 MoE)
-    router_bias: bool = False
-    first_dense_layers: int = 0
-    moe_layer_frequency: int = 1  # layer i >= first_dense_layers is MoE when (i + moe_layer_offset) % frequency == 0
-    moe_layer_offset: int = 0
-    # multi-head latent attention; kv_lora_rank = 0 is ordinary attention
-    q_lora_rank: int = 0  # 0 with MLA: q is projected directly
-    kv_lora_rank: int = 0
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
-    # storage
-    weight_dtype: str = "bf16"
-    activation_dtype: str = "bf16"
-    kv_dtype: str = "bf16"
     quantisation: Quantisation | None = None
-
-    @property
-    def is_mla(self) -> bool:
-        """Whether attention is multi-head latent attention."""
-        return self.kv_lora_rank > 0
-
-    @property
-    def moe_layers(self) -> int:
-        """How many layers route tokens to experts."""
-        if not self.experts:
-            return 0
-        return sum(
-            1
-            for layer in range(self.first_dense_layers, self.layers)
-            if (layer + self.moe_layer_offset) % self.moe_layer_frequency == 0
-        )
-
-    @property
-    def dense_layers(self) -> int:
-        """How many layers have an ordinary MLP."""
-        return self.layers - self.moe_layers
-
-    @property
-    def mlp_matrices(self) -> int:
-        """Matrices of width ``intermediate`` before the activation: gate and up, or up alone."""
-        return 2 if self.gated_mlp else 1
+    weight_dtype: str | None = None  # None: the ending says nothing about the weights
+    note: str | None = None
 
 
-@dataclass(frozen=True)
-class LinearMap:
-    """One kind of weight matrix: ``outputs`` x ``inputs``, with ``copies`` of it in each of ``layers`` layers."""
-
-    place: str
-    inputs: int  # K
-    outputs: int  # N
-    layers: int
-    copies: int = 1  # experts
-    active_copies: float = 1.0  # of which one token passes through this many
-    bias: int = 0  # bias elements per copy
-
-    @property
-    def parameters(self) -> int:
-        """Weights and biases in the whole model."""
-        return (self.inputs * self.outputs + self.bias) * self.copies * self.layers
-
-    @property
-    def active_parameters(self) -> float:
-        """Weights and biases that one token passes through."""
-        return (self.inputs * self.outputs + self.bias) * self.active_copies * self.layers
-
-
-def linear_maps(model: ModelShape) -> tuple[LinearMap, ...]:
-    """Every weight matrix that tokens are multiplied with, lm_head included, the embedding table not."""
-    maps = [*_attention_maps(model), *_mlp_maps(model)]
-    maps.append(LinearMap("lm_head", model.hidden, model.vocab, 1))
-    return tuple(maps)
-
-
-def _attention_maps(m: ModelShape) -> Iterator[LinearMap]:
-    if not m.is_mla:
-        width = (m.heads + 2 * m.kv_heads) * m.head_dim
-        yield LinearMap("qkv", m.hidden, width, m.layers, bias=width if m.qkv_bias else 0)
-        yield LinearMap("o", m.heads * m.head_dim, m.hidden, m.layers, bias=m.hidden if m.o_bias else 0)
-        return
-    q_width = m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim)
-    if m.q_lora_rank:
-        yield LinearMap("q_a", m.hidden, m.q_lora_rank, m.layers)
-        yield LinearMap("q_b", m.q_lora_rank, q_width, m.layers)
-    else:
-        yield LinearMap("q", m.hidden, q_width, m.layers)
-    yield LinearMap("kv_a", m.hidden, m.kv_lora_rank + m.qk_rope_head_dim, m.layers)
-    yield LinearMap("kv_b", m.kv_lora_rank, m.heads * (m.qk_nope_head_dim + m.v_head_dim), m.layers)
-    yield LinearMap("o", m.heads * m.v_head_dim, m.hidden, m.layers)
-
-
-def _mlp_maps(m: ModelShape) -> Iterator[LinearMap]:
-    def mlp(prefix: str, width: int, layers: int, copies: int, active: float) -> Iterator[LinearMap]:
-        up = m.mlp_matrices * width
-        bias = m.mlp_bias
-        yield LinearMap(f"{prefix}gate_up", m.hidden, up, layers, copies, active, up if bias else 0)
-        yield LinearMap(f"{prefix}down", width, m.hidden, layers, copies, active, m.hidden if bias else 0)
-
-    if m.dense_layers:
-        yield from mlp("", m.intermediate, m.dense_layers, 1, 1.0)
-    if m.moe_layers:
-        yield LinearMap("router", m.hidden, m.experts, m.moe_layers, bias=m.experts if m.router_bias else 0)
-        yield from mlp("expert_", m.moe_intermediate, m.moe_layers, m.experts, float(m.experts_per_token))
-        if m.shared_intermediate:
-            yield from mlp("shared_", m.shared_intermediate, m.moe_layers, 1, 1.0)
-        if m.shared_gate:
-            yield LinearMap("shared_gate", m.hidden, 1, m.moe_layers)
-
-
-def _small_parameters(m: ModelShape) -> int:
-    """Norm weights, attention sinks and learned positions."""
-    per_norm = m.hidden * (2 if m.norm_bias else 1)
-    count = (m.norms_per_layer * m.layers + 1) * per_norm + m.learned_positions * m.hidden
-    if m.qk_norm:
-        count += 2 * m.head_dim * m.layers
-    if m.is_mla:
-        count += (m.q_lora_rank + m.kv_lora_rank) * m.layers
-    if m.attention_sinks:
-        count += m.heads * m.layers
-    return count
-
-
-def parameters_total(model: ModelShape) -> int:
-    """All parameters of the model; tied embeddings count once."""
-    tables = model.vocab * model.hidden * (1 if model.tied_embeddings else 2)
-    maps = sum(each.parameters for each in linear_maps(model) if each.place != "lm_head")
-    return tables + maps + _small_parameters(model)
-
-
-def parameters_active(model: ModelShape) -> int:
-    """Parameters one token passes through, both embedding tables counted whole, as model cards do."""
-    tables = model.vocab * model.hidden * (1 if model.tied_embeddings else 2)
-    maps = sum(each.active_parameters for each in linear_maps(model) if each.place != "lm_head")
-    return round(tables + maps + _small_parameters(model))
-
-
-def kv_bytes_per_token(model: ModelShape) -> float:
-    """KV cache bytes that one token occupies over all layers: 2 L K d b_kv, or L (c + r) b_kv with MLA."""
-    return model.layers * kv_elements_per_token_and_layer(model) * BYTES_PER_ELEMENT[model.kv_dtype]
-
-
-def kv_elements_per_token_and_layer(model: ModelShape) -> int:
-    """Cached elements of one token in one layer: keys and values of every kv head, or MLA's latent and rope part."""
-    if model.is_mla:
-        return model.kv_lora_rank + model.qk_rope_head_dim
-    return 2 * model.kv_heads * model.head_dim
-
-
-def bytes_per_weight(model: ModelShape, place: str) -> float:
-    """Bytes that one weight of ``place`` occupies, its share of scales and zero points included.
-
-    A per-channel scale (group_size -1) is left out here: it depends on K and is under 0.1% of the weights.
-    """
-    quantisation = model.quantisation
-    if quantisation is None or place in quantisation.excluded:
-        return BYTES_PER_ELEMENT[model.activation_dtype if quantisation else model.weight_dtype]
-    size = quantisation.bits / 8
-    if quantisation.group_size > 0:
-        group = quantisation.group_size * quantisation.group_rows
-        size += quantisation.scale_bytes / group
-        if quantisation.zero_points:
-            size += quantisation.bits / 8 / group
-    return size
-
-
-@lru_cache(maxsize=1)
+@cache
 def known_models() -> Mapping[str, ModelShape]:
     """The models of ``models.toml`` by their canonical name."""
-    table = tomllib.loads((Path(__file__).with_name("models.toml")).read_text(encoding="utf-8"))
-    return {name: _from_row(name, row) for name, row in table.items()}
+    return {name: _from_row(name, row) for name, row in _table("models.toml").items()}
 
 
-@lru_cache(maxsize=1)
+@cache
 def model_names() -> Mapping[str, str]:
     """Every spelling people type, folded (lower case, no punctuation), to the canonical name."""
-    table = tomllib.loads((Path(__file__).with_name("models.toml")).read_text(encoding="utf-8"))
-    return {fold_name(alias): name for name, row in table.items() for alias in (name, *row.get("aliases", ()))}
+    rows = _table("models.toml").items()
+    return {fold_name(alias): name for name, row in rows for alias in (name, *row.get("aliases", ()))}
+
+
+@cache
+def name_endings() -> Mapping[str, Ending]:
+    """``name_endings.toml``: folded endings of model names and what they say."""
+    found: dict[str, Ending] = {}
+    for row in _table("name_endings.toml")["ending"]:
+        stored = row.get("quantisation")
+        ending = Ending(Quantisation(**stored) if stored else None, row.get("weight_dtype"), row.get("note"))
+        found |= dict.fromkeys((fold_name(word) for word in row["words"]), ending)
+    return found
+
+
+def _table(file: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files(__package__).joinpath(file).read_text("utf-8"))
 
 
 def fold_name(name: str) -> str:
     """A model name without case, punctuation and the owner before the last slash."""
-    return "".join(c for c in name.rsplit("/", 1)[-1].lower() if c.isalnum())
+    return "".join(c for c in _last_part(name).lower() if c.isalnum())
+
+
+def _last_part(name: str) -> str:
+    return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
 def find_model(name: str) -> ModelShape | None:
-    """The table's model of that name, or None. Suffixes that do not change the shape (``-Instruct``) are dropped."""
-    folded = fold_name(name)
+    """The table's model of that name, or None.
+
+    Endings that do not change the shape (``-Instruct``) are dropped; those that tell the storage of the weights
+    (``-AWQ``, ``-FP8``, ``-GPTQ-Int4``) set the quantisation, and a note says that the name is where it comes from.
+    """
     names = model_names()
-    while folded not in names:
-        for suffix in ("instruct", "chat", "hf", "it", "base", "v01", "v02", "v03", "2507", "thinking", "meta"):
-            if folded.endswith(suffix) and len(folded) > len(suffix):
-                folded = folded[: -len(suffix)]
-                break
-        else:
-            folded = folded.removeprefix("meta")
-            return known_models()[names[folded]] if folded in names else None
-    return known_models()[names[folded]]
+    words = [word for word in re.split(r"[-_\s]+|\.(?=[A-Za-z])", _last_part(name)) if word]
+    stored: list[tuple[str, Ending]] = []
+    while words:
+        joined = fold_name("-".join(words))
+        canonical = names.get(joined) or names.get(joined.removeprefix("meta"))
+        if canonical is not None:
+            return _stored_as(known_models()[canonical], stored)
+        taken = _ending(words)
+        if taken is None:
+            return None
+        count, ending = taken
+        if ending.weight_dtype is not None:
+            stored.append(("-".join(words[-count:]), ending))
+        words = words[:-count]
+    return None
+
+
+def _ending(words: Sequence[str]) -> tuple[int, Ending] | None:
+    """The longest known ending of a name: how many words, and what it says."""
+    endings = name_endings()
+    for count in range(min(_LONGEST_ENDING, len(words) - 1), 0, -1):
+        ending = endings.get(fold_name("-".join(words[-count:])))
+        if ending is not None:
+            return count, ending
+    if re.fullmatch(r"(?i)v?\d+(?:\.\d+)*[kb]?|\d+k", words[-1]) and len(words) > 1:  # a date, version or context size
+        return 1, Ending()
+    return None
+
+
+def _stored_as(shape: ModelShape, endings: Sequence[tuple[str, Ending]]) -> ModelShape:
+    """``shape`` with the storage that the outermost ending names."""
+    if not endings:
+        return shape
+    # 'AWQ-INT4' or 'unsloth-bnb-4bit': the ending with the more exact storage, the first in reading order
+    word, ending = endings[-1] if endings[-1][1].quantisation is not None else endings[0]
+    own, named = shape.quantisation, ending.quantisation
+    if own is not None and named is not None and (own.bits, own.method) == (named.bits, named.method):
+        return shape
+    note = ending.note or "usual group size and exclusions assumed"
+    said = f"weights counted as {ending.weight_dtype} because the name ends in {word} ({note})"
+    activations = shape.activation_dtype if named is not None else str(ending.weight_dtype)
+    return replace(
+        shape,
+        weight_dtype=str(ending.weight_dtype),
+        activation_dtype=activations,
+        kv_dtype=shape.kv_dtype if named is not None else activations,
+        quantisation=named,
+        notes=(*shape.notes, said),
+    )
 
 
 def load_model(name_or_path: str) -> ModelShape:
-    """The model a user named with ``--model``. Raises ``UsageError`` with the nearest names when there is none."""
+    """The model a user named with ``--model``: a ``config.json``, a folder that holds one, or a name of the table.
+
+    Raises ``UsageError`` with the nearest names when there is none, or with the key that a config lacks.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if path.is_file():
+        from .hf_config import read_config
+
+        return read_config(path)
+    if path.suffix.lower() == ".json":
+        raise UsageError(f"--model {name_or_path}: no such file.")
     model = find_model(name_or_path)
     if model is not None:
         return model
     near = difflib.get_close_matches(fold_name(name_or_path), list(model_names()), n=3, cutoff=0.4)
     nearest = ", ".join(dict.fromkeys(model_names()[each] for each in near))
     hint = f" Did you mean {nearest}?" if nearest else ""
-    raise UsageError(f"Unknown model {name_or_path!r}.{hint} `trace-analyze models` lists the known ones.")
+    raise UsageError(
+        f"Unknown model {name_or_path!r}.{hint} `trace-analyze models` lists the known ones; "
+        "any other: --model path/to/config.json."
+    )
+
+
+def list_models() -> list[dict[str, Any]]:
+    """One row per model of the table, in its order, for listings.
+
+    ``parameters``, ``parameters_active`` (counts), ``layers``, ``kv_bytes_per_token``, ``weight_dtype``, ``aliases``
+    (those that differ in more than case and punctuation), and ``ridge_batch_a100`` / ``ridge_batch_h100``: tokens a step at which weight GEMMs turn compute-bound on
+    an A100 SXM 80 GB / H100 SXM.
+    """
+    table = _table("models.toml")
+    return [
+        {
+            "name": name,
+            "parameters": parameters_total(shape),
+            "parameters_active": parameters_active(shape),
+            "layers": shape.layers,
+            "kv_bytes_per_token": kv_bytes_per_token(shape),
+            "weight_dtype": shape.weight_dtype,
+            "aliases": [alias for alias in table[name].get("aliases", ()) if fold_name(alias) != fold_name(name)],
+            **{column: _ridge_batch_on(shape, gpu) for column, gpu in _RIDGE_GPUS.items()},
+        }
+        for name, shape in known_models().items()
+    ]
+
+
+def _ridge_batch_on(shape: ModelShape, gpu: str) -> float | None:
+    """The ridge batch at the peak the weights' arithmetic uses on this GPU; 16 bit where it has none (Marlin)."""
+    from .gpu_table import gpu_table
+
+    row = gpu_table().typed(gpu)[0]
+    weight_only = shape.quantisation is None or shape.quantisation.weight_only
+    wanted = shape.activation_dtype if weight_only else shape.weight_dtype
+    peak = row.peaks.get(wanted) or row.peaks.get(shape.activation_dtype)
+    return ridge_batch(shape, peak * 1e3 / row.bandwidth_gbps) if peak else None
 
 
 def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
     known = {field.name for field in fields(ModelShape)}
-    values = {key: value for key, value in row.items() if key not in ("aliases", "source")}
+    values = {key: value for key, value in row.items() if key not in ("aliases", "source", "sliding_period")}
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"models.toml: {name}: unknown keys {', '.join(unknown)}")
@@ -295,6 +231,11 @@ def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
         if "excluded" in quantisation:
             quantisation["excluded"] = tuple(quantisation["excluded"])
         values["quantisation"] = Quantisation(**quantisation)
-    if "sliding_layers" in values:
-        values["sliding_layers"] = tuple(values["sliding_layers"])
+    if "sliding_period" in row:
+        values["sliding_layers"] = sliding_by_period(row["layers"], row["sliding_period"])
     return ModelShape(name=name, **values)
+
+
+def sliding_by_period(layers: int, period: int) -> tuple[int, ...]:
+    """Layers under the window where every ``period``-th layer sees everything; period 0: all are under the window."""
+    return tuple(layer for layer in range(layers) if not period or (layer + 1) % period)

@@ -11,13 +11,19 @@ from rich.text import Text
 
 from .format import is_known, number
 
-_WIDE = 200  # a piped listing is for grep: one line a row
+_GAP = "  "
 
 
 def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> None:
-    """A table whose first column never breaks; a narrow terminal loses the columns before the last, one by one."""
-    wide = None if sys.stdout.isatty() else _WIDE
-    console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
+    """A table, the first ``left`` columns and the last flush left.
+
+    Into a pipe every column is whole and every row one line, for grep. A terminal folds the last column; where it is
+    too narrow it loses the columns before the last, one by one.
+    """
+    if not sys.stdout.isatty():
+        _print_lines(title, columns, rows, left=left)
+        return
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     kept = list(range(len(columns)))
     while len(kept) > 2 and _least_width(columns, rows, kept) > console.width:
         del kept[-2]
@@ -31,6 +37,18 @@ def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *,
         table.add_row(*(Text(row[index]) for index in kept))
     console.print(Text(title))
     console.print(table)
+
+
+def _print_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> None:
+    widths = [max(len(row[index]) for row in (columns, *rows)) for index in range(len(columns))]
+    flush_left = [index < left or index == len(columns) - 1 for index in range(len(columns))]
+    print(title)
+    for row in (columns, *rows):
+        cells = [
+            cell.ljust(width) if at_left else cell.rjust(width)
+            for cell, width, at_left in zip(row, widths, flush_left, strict=True)
+        ]
+        print(_GAP.join(cells).rstrip())
 
 
 def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
@@ -71,8 +89,8 @@ def print_models() -> None:
     rows = [
         [
             str(model["name"]),
-            f"{model['parameters'] / 1e9:.2f}",
-            f"{model['parameters_active'] / 1e9:.2f}",
+            f"{model['parameters'] / 1e9:,.2f}",
+            f"{model['parameters_active'] / 1e9:,.2f}",
             str(model["layers"]),
             f"{model['kv_bytes_per_token'] / 1024:,.0f}",
             _cell(model["ridge_batch_a100"]),
@@ -82,10 +100,11 @@ def print_models() -> None:
         ]
         for model in list_models()
     ]
-    columns = ["model", "B params", "active", "layers", "KiB/token", "ridge A100", "ridge H100", "weights", "--model"]
+    columns = ["model", "params", "active", "layers", "KiB/token", "A100", "H100", "weights", "also as"]
     _print(
-        "Parameters in billions; KV cache per token in bf16; ridge batch: tokens a step at which weight GEMMs turn "
-        "compute-bound (A100 80 GB, H100 SXM).",
+        "Models by the names --model takes, case and punctuation aside. Parameters in billions; KV cache of one token "
+        "in KiB; A100, H100: ridge batch, the tokens a step at which weight GEMMs turn compute-bound (A100 SXM 80 GB, "
+        "H100 SXM). Any other model: --model path/to/config.json.",
         columns, rows, left=1,
     )  # fmt: skip
 
@@ -94,11 +113,8 @@ def print_markers() -> None:
     """Every grammar of markers.toml by engine, with an example and what it gives."""
     from ..analysis.markers import list_markers
 
-    rows = [
-        [str(m["engine"]), str(m["role"]), str(m["gives"]), str(m["example"]), str(m["versions"])]
-        for m in list_markers()
-    ]
+    rows = [[m[key] for key in ("engine", "role", "gives", "versions", "example")] for m in list_markers()]
     _print(
         "NVTX and profiler range texts that are recognised; add your own with --markers FILE.toml.",
-        ["engine", "role", "gives", "example", "versions"], rows, left=5,
+        ["engine", "role", "gives", "about", "example"], rows, left=5,
     )  # fmt: skip

@@ -1,0 +1,266 @@
+"""The shape of a model: every architecture number that work and parameter counts need.
+
+``ModelShape`` is the one description of a model, whether it comes from the table (``models``) or from a config.json
+(``hf_config``). ``linear_maps`` lists its weight matrices, and both the parameter counts here and the work of each GEMM come from
+that one list, so that they cannot disagree. Parameter counts follow the published checkpoints (no multi-token
+prediction layers, no quantisation scales).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+BYTES_PER_ELEMENT: Mapping[str, float] = {
+    "fp64": 8.0,
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "fp4": 0.5,
+    "int4": 0.5,
+}
+
+# Engines keep these at 16 bit: tables, routers, and MLA's absorbed matrices, which they make of the dequantised kv_b.
+NEVER_QUANTISED = ("embedding", "lm_head", "router", "shared_gate", "absorb_q", "absorb_o")
+
+
+@dataclass(frozen=True)
+class Quantisation:
+    """How packed weights are stored. ``group_size`` elements along K (times ``group_rows`` along N) share a scale."""
+
+    method: str  # 'gptq' | 'awq' | 'fp8' | 'compressed-tensors' | 'modelopt' | 'mxfp4' | ...
+    bits: float  # of one packed weight: 4, 8
+    group_size: int = -1  # along K; -1 = one scale per output channel
+    group_rows: int = 1  # along N: 128 for DeepSeek's 128 x 128 blocks
+    scale_bytes: float = 2.0
+    zero_points: bool = False  # a packed zero point of ``bits`` bits beside every scale
+    excluded: tuple[str, ...] = NEVER_QUANTISED  # places kept at the unquantised type
+    weight_only: bool = True  # activations stay at activation_dtype and so does the arithmetic
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Architecture numbers of one decoder. Counts are of the whole model, before tensor parallelism."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int  # of the dense MLP (also of the dense layers of an MoE model)
+    vocab: int
+    tied_embeddings: bool = False
+    gated_mlp: bool = True
+    qkv_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
+    lm_head_bias: bool = False
+    qk_norm: bool = False  # an RMSNorm over head_dim on q and on k
+    qk_norm_whole: bool = False  # its weights span all heads (Command R+, OLMo 2)
+    norms_per_layer: int = 2  # 4 in Gemma 2 and 3, 1 where attention and MLP run in parallel
+    norm_bias: bool = False  # LayerNorm with a bias (OPT, GPT-2)
+    embedding_norm: bool = False  # one more norm behind the embedding (BLOOM)
+    learned_positions: int = 0  # rows of a learned position embedding (OPT: 2050)
+    attention_sinks: bool = False  # one learned logit per head (gpt-oss)
+    sliding_window: int | None = None
+    sliding_layers: tuple[int, ...] = ()  # which layers see only the window
+    # mixture of experts; experts = 0 is a dense model
+    experts: int = 0
+    experts_per_token: int = 0
+    moe_intermediate: int = 0
+    shared_intermediate: int = 0  # width of all shared experts together
+    shared_gate: bool = False  # a sigmoid gate vector on the shared expert (Qwen2 MoE)
+    router_bias: bool = False
+    first_dense_layers: int = 0
+    moe_layer_frequency: int = 1  # layer i >= first_dense_layers is MoE when (i + moe_layer_offset) % frequency == 0
+    moe_layer_offset: int = 0
+    other_dense_layers: tuple[int, ...] = ()  # dense layers that the two rules above do not say
+    # multi-head latent attention; kv_lora_rank = 0 is ordinary attention
+    q_lora_rank: int = 0  # 0 with MLA: q is projected directly
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    # storage
+    weight_dtype: str = "bf16"
+    activation_dtype: str = "bf16"
+    kv_dtype: str = "bf16"
+    quantisation: Quantisation | None = None
+    notes: tuple[str, ...] = ()  # what was inferred or is not counted; said wherever the model is named
+
+    @property
+    def is_mla(self) -> bool:
+        """Whether attention is multi-head latent attention."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def moe_layers(self) -> int:
+        """How many layers route tokens to experts."""
+        if not self.experts:
+            return 0
+        return sum(
+            1
+            for layer in range(self.first_dense_layers, self.layers)
+            if (layer + self.moe_layer_offset) % self.moe_layer_frequency == 0 and layer not in self.other_dense_layers
+        )
+
+    @property
+    def dense_layers(self) -> int:
+        """How many layers have an ordinary MLP."""
+        return self.layers - self.moe_layers
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of width ``intermediate`` before the activation: gate and up, or up alone."""
+        return 2 if self.gated_mlp else 1
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """One kind of weight matrix: ``outputs`` x ``inputs``, with ``copies`` of it in each of ``layers`` layers."""
+
+    place: str
+    inputs: int  # K
+    outputs: int  # N
+    layers: int
+    copies: int = 1  # experts
+    active_copies: float = 1.0  # of which one token passes through this many
+    bias: int = 0  # bias elements per copy
+
+    @property
+    def parameters(self) -> int:
+        """Weights and biases in the whole model."""
+        return (self.inputs * self.outputs + self.bias) * self.copies * self.layers
+
+    @property
+    def active_parameters(self) -> float:
+        """Weights and biases that one token passes through."""
+        return (self.inputs * self.outputs + self.bias) * self.active_copies * self.layers
+
+
+def linear_maps(model: ModelShape) -> tuple[LinearMap, ...]:
+    """Every weight matrix that tokens are multiplied with, lm_head included, the embedding table not."""
+    maps = [*_attention_maps(model), *_mlp_maps(model)]
+    maps.append(LinearMap("lm_head", model.hidden, model.vocab, 1, bias=model.vocab if model.lm_head_bias else 0))
+    return tuple(maps)
+
+
+def _attention_maps(m: ModelShape) -> Iterator[LinearMap]:
+    if not m.is_mla:
+        width = (m.heads + 2 * m.kv_heads) * m.head_dim
+        yield LinearMap("qkv", m.hidden, width, m.layers, bias=width if m.qkv_bias else 0)
+        yield LinearMap("o", m.heads * m.head_dim, m.hidden, m.layers, bias=m.hidden if m.o_bias else 0)
+        return
+    q_width = m.heads * (m.qk_nope_head_dim + m.qk_rope_head_dim)
+    if m.q_lora_rank:
+        yield LinearMap("q_a", m.hidden, m.q_lora_rank, m.layers)
+        yield LinearMap("q_b", m.q_lora_rank, q_width, m.layers)
+    else:
+        yield LinearMap("q", m.hidden, q_width, m.layers)
+    yield LinearMap("kv_a", m.hidden, m.kv_lora_rank + m.qk_rope_head_dim, m.layers)
+    yield LinearMap("kv_b", m.kv_lora_rank, m.heads * (m.qk_nope_head_dim + m.v_head_dim), m.layers)
+    yield LinearMap("o", m.heads * m.v_head_dim, m.hidden, m.layers)
+
+
+def _mlp_maps(m: ModelShape) -> Iterator[LinearMap]:
+    def mlp(prefix: str, width: int, layers: int, copies: int, active: float) -> Iterator[LinearMap]:
+        up = m.mlp_matrices * width
+        bias = m.mlp_bias
+        yield LinearMap(f"{prefix}gate_up", m.hidden, up, layers, copies, active, up if bias else 0)
+        yield LinearMap(f"{prefix}down", width, m.hidden, layers, copies, active, m.hidden if bias else 0)
+
+    if m.dense_layers:
+        yield from mlp("", m.intermediate, m.dense_layers, 1, 1.0)
+    if m.moe_layers:
+        yield LinearMap("router", m.hidden, m.experts, m.moe_layers, bias=m.experts if m.router_bias else 0)
+        yield from mlp("expert_", m.moe_intermediate, m.moe_layers, m.experts, float(m.experts_per_token))
+        if m.shared_intermediate:
+            yield from mlp("shared_", m.shared_intermediate, m.moe_layers, 1, 1.0)
+        if m.shared_gate:
+            yield LinearMap("shared_gate", m.hidden, 1, m.moe_layers)
+
+
+def _small_parameters(m: ModelShape) -> int:
+    """Norm weights, attention sinks and learned positions."""
+    per_norm = m.hidden * (2 if m.norm_bias else 1)
+    count = (m.norms_per_layer * m.layers + 1 + m.embedding_norm) * per_norm + m.learned_positions * m.hidden
+    if m.qk_norm:
+        count += m.head_dim * (m.heads + m.kv_heads if m.qk_norm_whole else 2) * m.layers
+    if m.is_mla:
+        count += (m.q_lora_rank + m.kv_lora_rank) * m.layers
+    if m.attention_sinks:
+        count += m.heads * m.layers
+    return count
+
+
+def _around_the_maps(m: ModelShape) -> int:
+    """Parameters that are no weight matrix of a layer: both tables (one where tied), norms and the like."""
+    tables = m.vocab * m.hidden * (1 if m.tied_embeddings else 2)
+    return tables + (m.vocab if m.lm_head_bias else 0) + _small_parameters(m)
+
+
+def parameters_total(model: ModelShape) -> int:
+    """All parameters of the model; tied embeddings count once."""
+    maps = sum(each.parameters for each in linear_maps(model) if each.place != "lm_head")
+    return maps + _around_the_maps(model)
+
+
+def parameters_active(model: ModelShape) -> int:
+    """Parameters one token passes through, both embedding tables counted whole, as model cards do."""
+    maps = sum(each.active_parameters for each in linear_maps(model) if each.place != "lm_head")
+    return round(maps + _around_the_maps(model))
+
+
+def kv_bytes_per_token(model: ModelShape) -> float:
+    """KV cache bytes that one token occupies over all layers: 2 L K d b_kv, or L (c + r) b_kv with MLA."""
+    return model.layers * kv_elements_per_token_and_layer(model) * BYTES_PER_ELEMENT[model.kv_dtype]
+
+
+def kv_elements_per_token_and_layer(model: ModelShape) -> int:
+    """Cached elements of one token in one layer: keys and values of every kv head, or MLA's latent and rope part."""
+    if model.is_mla:
+        return model.kv_lora_rank + model.qk_rope_head_dim
+    return 2 * model.kv_heads * model.head_dim
+
+
+def bytes_per_weight(model: ModelShape, place: str) -> float:
+    """Bytes that one weight of ``place`` occupies, its share of scales and zero points included.
+
+    A per-channel scale (group_size -1) is left out here: it depends on K and is under 0.1% of the weights.
+    """
+    quantisation = model.quantisation
+    if quantisation is None or place in quantisation.excluded:
+        return BYTES_PER_ELEMENT[model.activation_dtype if quantisation else model.weight_dtype]
+    size = quantisation.bits / 8
+    if quantisation.group_size > 0:
+        group = quantisation.group_size * quantisation.group_rows
+        size += quantisation.scale_bytes / group
+        if quantisation.zero_points:
+            size += quantisation.bits / 8 / group
+    return size
+
+
+def weight_bytes_per_token(model: ModelShape, *, touched: float = 1.0) -> float:
+    """Bytes of weight matrices, lm_head included, that a decode step of one token reads.
+
+    Experts count as far as one token passes through them. The embedding table is read by row and not counted.
+    ``touched`` multiplies the experts: E / k gives a step in which every expert is read.
+    """
+    total = 0.0
+    for each in linear_maps(model):
+        copies = min(each.active_copies * touched, each.copies) if each.copies > 1 else each.active_copies
+        total += each.inputs * each.outputs * copies * each.layers * bytes_per_weight(model, each.place)
+    return total
+
+
+def ridge_batch(model: ModelShape, ridge: float) -> float:
+    """Tokens a step at which the weight GEMMs turn compute-bound: 2 N_active T / weight bytes = ``ridge`` FLOP/byte.
+
+    Weights-only convention; every expert is taken as touched, which holds long before the ridge.
+    """
+    active = sum(each.inputs * each.outputs * each.active_copies * each.layers for each in linear_maps(model))
+    return ridge * weight_bytes_per_token(model, touched=float("inf")) / (2.0 * active)
