@@ -18,6 +18,7 @@ from .tables import Column, Table, names, numbers, texts
 
 PHASE_ORDER = ("prefill", "decode", "mixed", "other", "unknown")
 TOP = 5
+WORTH_A_TABLE = 0.02  # of kernel time that a phase must have
 FEW = 5  # of fewer values only the largest is told, no percentiles
 
 
@@ -200,20 +201,14 @@ def _why(analysis: Analysis, key: str) -> str:
 def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
     """The five heaviest kernels of each of the two phases that matter: decode and prefill where they exist."""
     table = analysis.kernel_table
-    time = {
-        row["phase"]: row["ms"] for row in table.group_by("phase").agg(pl.col("total_ms").sum().alias("ms")).to_dicts()
-    }
-    wanted = [p for p in ("decode", "prefill") if time.get(p)]
-    rest = sorted((p for p in time if p not in wanted and time[p]), key=lambda p: -time[p])
-    phases = (wanted + rest)[:2]
-    rows = TOP if len(phases) > 1 else 2 * TOP
-    return [
-        (
-            phase,
-            top_table(table.filter(pl.col("phase") == phase).head(rows), phase, time[phase], alone=len(phases) == 1),
-        )
-        for phase in phases
-    ]
+    by_phase = table.group_by("phase").agg(pl.col("total_ms").sum().alias("ms")).to_dicts()
+    time = {row["phase"]: row["ms"] for row in by_phase if row["ms"]}
+    worth = {p for p, ms in time.items() if ms >= WORTH_A_TABLE * sum(time.values())}
+    wanted = [p for p in ("decode", "prefill") if p in worth]
+    phases = (wanted + sorted(worth - set(wanted), key=lambda p: -time[p]))[:2]
+    alone = len(phases) == 1
+    rows = 2 * TOP if alone else TOP
+    return [(p, top_table(table.filter(pl.col("phase") == p).head(rows), p, time[p], alone=alone)) for p in phases]
 
 
 def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -> Table:
@@ -226,13 +221,19 @@ def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -
         texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
         numbers("count_per_step", "/ step", get("count_per_step").to_list(), help="launches per step"),
         numbers("median_us", "median", get("median_us").to_list(), unit="µs"),
-        numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit=phase, show=lambda v: f"{v:.1f}"),
+        numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit="time" if phase == "unknown" else phase, show=lambda v: f"{v:.1f}"),
         numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity"),
         *(ratio_column(rows, ratio, reasons) for ratio in ratios),
         texts("bound", "Bound", [str(b) for b in get("bound")], help="; ".join({r for r in reasons if r})),
         numbers("headroom_ms", "Headroom", get("headroom_ms").to_list(), unit="ms", reasons=reasons, help="time above the roofline"),
     ]  # fmt: skip
-    return Table(f"top-{phase}", f"Top kernels, {phase}", columns, rows.height, plain=True)
+    return Table(
+        f"top-{phase}",
+        "Top kernels" if phase == "unknown" else f"Top kernels, {phase}",
+        columns,
+        rows.height,
+        plain=True,
+    )
 
 
 def ratio_column(rows: pl.DataFrame, key: str, reasons: Sequence[str]) -> Column:

@@ -100,13 +100,16 @@ def _model_facts(analysis: Analysis) -> list[Fact]:
     source = model.get("source") or model.get("how_known") or ("capture" if serving.model else "")
     dtype = " ".join(str(model[k]) for k in ("weight_dtype",) if model.get(k)) or serving.dtype or ""
     shown = " ".join(x for x in (str(name) if name else fmt.NOT_KNOWN, dtype) if x)
-    facts.append(
-        Fact("Model", shown, f"from {fmt.label(str(source))}" if source and name else str(model.get("reason") or ""))
-    )
+    facts.append(Fact("Model", shown, _how_known(str(source)) if source and name else str(model.get("reason") or "")))
     parallel = model.get("tensor_parallel") or serving.tensor_parallel
     if parallel:
         facts.append(Fact("Tensor parallel", str(parallel)))
     return facts
+
+
+def _how_known(source: str) -> str:
+    """``from command line``, ``recognised``."""
+    return source if source.startswith("recogni") else f"from {fmt.label(source)}"
 
 
 def trust(analysis: Analysis) -> list[Fact]:

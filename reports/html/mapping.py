@@ -13,6 +13,7 @@ from .labels import HIDDEN, LABELS
 from .tables import Column, Table, numbers, texts
 
 Fact = tuple[str, fmt.Text]
+MANY = 4  # rows from which on a column of mostly dashes is not worth its width
 
 
 def key_words(key: str) -> tuple[str, str, str]:
@@ -23,6 +24,8 @@ def key_words(key: str) -> tuple[str, str, str]:
 def shown(key: str, value: Any) -> fmt.Text:
     """The text of a value under its key."""
     _, unit, kind = key_words(key)
+    if isinstance(value, str) and key.endswith(("source", "schedule", "not_used")):
+        return fmt.Text(fmt.label(value))
     return fmt.by_unit(value, unit, kind)
 
 
@@ -67,13 +70,25 @@ def tables_of(mapping: Mapping[str, Any], base: str, *, prefix: str = "") -> lis
 
 
 def table_of(table_id: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A list of objects as a table; its columns are the scalar keys of all rows, in order of first appearance."""
-    keys = [
-        k for k in dict.fromkeys(k for row in rows for k in row) if not str(k).endswith("_reason") and k not in HIDDEN
-    ]
-    columns = [_column(str(key), rows) for key in keys if not any(isinstance(row.get(key), Mapping) for row in rows)]
+    """A list of objects as a table; its columns are the scalar keys of all rows, in order of first appearance.
+
+    Keys that few rows have share one last column, so that a table is not made of dashes.
+    """
+    keys = list(dict.fromkeys(str(k) for row in rows for k in row))
+    keys = [k for k in keys if not k.endswith("_reason") and k not in HIDDEN]
+    keys = [k for k in keys if not any(isinstance(row.get(k), Mapping) for row in rows)]
+    rare = [k for k in keys if len(rows) >= MANY and sum(row.get(k) is not None for row in rows) * 2 < len(rows)]
+    kept = [k for k in keys if k not in rare or len(rare) < 2]
+    columns = [_column(key, rows) for key in kept]
+    if len(kept) < len(keys):
+        columns.append(texts("also", "also", [_also(row, rare) for row in rows]))
     safe = "".join(c if c.isalnum() else "-" for c in table_id)
     return Table(safe, caption, columns, len(rows))
+
+
+def _also(row: Mapping[str, Any], keys: Sequence[str]) -> str:
+    known = [k for k in keys if row.get(k) is not None and row[k] is not False]
+    return ", ".join(key_words(k)[0] if row[k] is True else f"{key_words(k)[0]} {shown(k, row[k])}" for k in known)
 
 
 def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:

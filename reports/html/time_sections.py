@@ -13,6 +13,7 @@ from .mapping import facts_of
 from .section import Section
 from .tables import Table, minor, names, numbers, si, texts
 
+MOST = 5_000  # rows of a table that a page carries
 STEP_SPARE = ("evidence", "padded_tokens", "kv_tokens_source", "graph_id", "flop", "bytes", "label")
 
 
@@ -65,7 +66,7 @@ def _from_window(found: Any, origin: int) -> dict[str, Any]:
     return {k: v - origin if k in ("start_ns", "end_ns") and v is not None else v for k, v in found.items()}
 
 
-def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = 5_000) -> pl.DataFrame:
+def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = MOST) -> pl.DataFrame:
     """All rows in their order, or where there are more than ``most`` those with the largest ``key``."""
     if frame.height <= most:
         return frame
@@ -98,7 +99,7 @@ def gaps_section(analysis: Analysis) -> Section:
             "gaps", "Inter-token gaps", empty="No two consecutive decode-bearing steps, so no inter-token gap."
         )
     origin = analysis.window.get("start_ns") or 0
-    shown = _longest_first_kept(gaps, "gap_ms")
+    shown = gaps.sort("gap_ms", "end_ns", descending=[True, False]).head(MOST)
     get = shown.get_column
     parts = [
         ("decode_ms", "Decode"),
@@ -121,7 +122,7 @@ def gaps_section(analysis: Analysis) -> Section:
         texts("stall", "Stall", [None if s < 0 else s for s in get("stall")], kind="stall"),
         texts("counted", "Counted", ["yes" if c else "no: nobody waited" for c in get("counted")]),
     ]
-    lead = "Time between the ends of two consecutive decode-bearing steps of one group, as the GPU sees it. The parts of a gap sum to it."
+    lead = "Time between the ends of two consecutive decode-bearing steps of one group, as the GPU sees it. The parts of a gap sum to it; the longest come first."
     return Section(
         "gaps",
         "Inter-token gaps",
@@ -147,7 +148,8 @@ def steps_section(analysis: Analysis) -> Section:
             empty="No steps were found: " + (analysis.reasons[0] if analysis.reasons else "nothing closes one") + ".",
         )
     origin = analysis.window.get("start_ns") or 0
-    shown = _longest_first_kept(steps, "busy_ns")
+    # warm-up and graph capture come last: they are there to be counted, not read
+    shown = _longest_first_kept(steps, "busy_ns").sort("excluded", maintain_order=True)
     get = shown.get_column
     several = shown["device_index"].n_unique() > 1
     span = ((get("end_ns") - get("start_ns")) / 1e6).to_list()
