@@ -115,7 +115,7 @@ def count_requests(frame: pl.DataFrame) -> pl.Series:
         pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "sampled", "head")
     ]
     batch = pl.when((pl.col("batch") <= tokens.fill_null(pl.col("batch"))) & ~pl.col("full_graph")).then("batch")
-    return frame.select(pl.coalesce(*fitting, batch).cast(pl.Int64).alias("requests")).to_series()
+    return frame.select(pl.coalesce("m_requests", *fitting, batch).cast(pl.Int64).alias("requests")).to_series()
 
 
 def verify_width(frame: pl.DataFrame) -> list[pl.Series]:
@@ -185,16 +185,24 @@ def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.Da
 
 
 def marker_facts(raw: RawSteps, markers: MarkerSteps) -> pl.DataFrame:
-    """The facts of each step's marker as m_* columns (all null without one), with its phase and text."""
-    wanted = ["phase", "text_id", *FACTS]
+    """The facts of each step's marker as m_* columns (all null without one), with its phase and text.
+
+    ``m_requests`` is the total. A grammar that leaves the phase of some texts open (vLLM 0.12 counts later chunks of a
+    prompt with the decoding requests) knows only the total: its split is dropped.
+    """
+    kinds = {"marker_phase": pl.String, "m_text_id": pl.UInt32, "m_requests": pl.Int64}
+    kinds |= {f"m_{name}": pl.Int64 for name in FACTS}
     if markers.frame.height == 0:
-        kinds = {"marker_phase": pl.String, "m_text_id": pl.UInt32, **{f"m_{name}": pl.Int64 for name in FACTS}}
         return pl.DataFrame({name: pl.Series([None] * raw.frame.height, dtype=dtype) for name, dtype in kinds.items()})
     row = raw.frame["marker"].to_numpy()
-    facts: pl.DataFrame = markers.frame.select(wanted)[np.maximum(row, 0)]
-    marked = pl.Series(row >= 0)
-    return facts.select(
-        pl.when(marked).then(pl.col("phase").cast(pl.String)).alias("marker_phase"),
-        pl.when(marked).then(pl.col("text_id")).alias("m_text_id"),
-        *[pl.when(marked).then(pl.col(name).cast(pl.Int64)).alias(f"m_{name}") for name in FACTS],
+    total = pl.col("prefill_requests") + pl.col("decode_requests")
+    split = ~pl.col("phase").is_null().any().over("grammar")
+    read = markers.frame.select(
+        pl.col("phase").cast(pl.String).alias("marker_phase"),
+        pl.col("text_id").alias("m_text_id"),
+        total.alias("m_requests"),
+        *[pl.when(split).then(pl.col(name).cast(pl.Int64)).alias(f"m_{name}") for name in FACTS],
     )
+    facts: pl.DataFrame = read[np.maximum(row, 0)]
+    marked = pl.Series(row >= 0)
+    return facts.select(pl.when(marked).then(pl.col(name)).alias(name) for name in kinds)

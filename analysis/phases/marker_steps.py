@@ -219,20 +219,51 @@ def place_outside(inside: Ints, time: Ints, intervals: ThreadIntervals, work: La
 
 
 def fill_from_neighbours(columns: Columns, link: LinkResult, step: Ints) -> tuple[Ints, Bools]:
-    """Kernels without a launch record take the step of their neighbours on the stream when both sides agree."""
+    """Kernels without a launch record take the step of their neighbours, and are ambiguous for that.
+
+    Neighbours on the stream when both sides agree, else on the device (graph replays run on streams of their own);
+    between two steps the widest idle gap parts them.
+    """
     lost = link.launch < 0
-    if not lost.any() or not (step >= 0).any():
-        return step, np.zeros(len(step), dtype=bool)
     ambiguous = np.zeros(len(step), dtype=bool)
-    for key in (columns.stream, columns.lane):  # graph replays run on streams of their own: then the device's order
-        frame = pl.DataFrame({"key": key, "known": np.where(lost & ~ambiguous, -2, step)}).with_columns(
-            pl.when(pl.col("known") == -2).then(None).otherwise(pl.col("known")).alias("known")
-        )
-        sides = frame.select(
-            pl.col("known").forward_fill().over("key").alias("before"),
-            pl.col("known").backward_fill().over("key").alias("after"),
-        )
-        before, after = sides["before"].fill_null(-1).to_numpy(), sides["after"].fill_null(-1).to_numpy()
+    if not lost.any() or not (step >= 0).any():
+        return step, ambiguous
+    for key in (columns.stream, columns.lane):
+        before, after = known_sides(key, np.where(lost & ~ambiguous, UNKNOWN, step))
         agree = lost & ~ambiguous & (before >= 0) & (before == after)
         step, ambiguous = np.where(agree, before, step), ambiguous | agree
-    return step, ambiguous
+    before, after = known_sides(columns.lane, np.where(lost & ~ambiguous, UNKNOWN, step))
+    between = lost & ~ambiguous & (before >= 0) & (after >= 0)
+    if between.any():
+        step = np.where(between, np.where(behind_widest_gap(columns, between), after, before), step)
+    return step, ambiguous | between
+
+
+UNKNOWN = -2
+
+
+def known_sides(key: Ints, step: Ints) -> tuple[Ints, Ints]:
+    """For each row the last known step before it and the first after it with the same key, -1 where none is."""
+    frame = pl.DataFrame({"key": key, "step": step})
+    known = pl.when(pl.col("step") != UNKNOWN).then("step")
+    sides = frame.select(
+        known.forward_fill().over("key").fill_null(-1).alias("before"),
+        known.backward_fill().over("key").fill_null(-1).alias("after"),
+    )
+    return sides["before"].to_numpy(), sides["after"].to_numpy()
+
+
+def behind_widest_gap(columns: Columns, between: Bools) -> Bools:
+    """Of the rows ``between`` two steps, those behind the widest idle gap of their stretch (the next step included)."""
+    result = np.zeros(len(between), dtype=bool)
+    for lane in np.unique(columns.lane[between]):
+        rows = np.flatnonzero(columns.lane == lane)
+        marked = between[rows]
+        gap = np.zeros(len(rows), dtype=np.int64)
+        gap[1:] = columns.start[rows[1:]] - np.maximum.accumulate(columns.end[rows])[:-1]
+        begins = np.flatnonzero(marked & ~np.concatenate([[False], marked[:-1]]))
+        ends = np.flatnonzero(marked & ~np.concatenate([marked[1:], [False]]))
+        for begin, end in zip(begins, ends, strict=True):
+            parted = begin + int(gap[begin : end + 2].argmax())
+            result[rows[parted : end + 1]] = True
+    return result

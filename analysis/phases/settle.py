@@ -59,7 +59,8 @@ def decoding_beside(steps: pl.DataFrame, mixes: bool | None) -> pl.Series:
     available = (pl.col("requests") - goes_on).shift(1).over("lane").fill_null(0)
     idle = pl.col("start_ns") - pl.col("end_ns").shift(1).over("lane")
     waiting = pl.when(idle.fill_null(0) > NEW_ARRIVALS_NS).then(0).otherwise(available)
-    alone = pl.len().over("lane") == 1  # nothing around it: an engine that mixes and samples many rows was mixing
+    # Nothing known before it: an engine that mixes and samples many rows in the middle of its work was mixing.
+    alone = (pl.len().over("lane") == 1) | (pl.col("cut_short") & (pl.int_range(pl.len()).over("lane") == 0))
     tracked = (
         pl.when(pl.lit(mixes is not True) | (pl.col("requests") <= 1))
         .then(0)
