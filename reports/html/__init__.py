@@ -36,6 +36,7 @@ def render_html(analysis: Analysis) -> str:
     from .. import format as fmt
     from ..timeline import timeline_payload
     from . import bundle, first_screen, identity
+    from .mapping import grouped
     from .picture import picture
     from .roofline import roofline
     from .sections import sections
@@ -52,6 +53,7 @@ def render_html(analysis: Analysis) -> str:
         .render(
             version=__version__,
             fmt=fmt,
+            grouped=grouped,
             policy=bundle.content_policy(),
             style=bundle.style(),
             script=bundle.script(),

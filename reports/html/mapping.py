@@ -57,6 +57,21 @@ def facts_of(mapping: Mapping[str, Any], *, prefix: str = "") -> list[Fact]:
     return out
 
 
+def grouped(facts: Sequence[Fact]) -> list[tuple[str, list[Fact]]]:
+    """Facts under the heading they share (``fit: base`` under ``fit``), those without one first."""
+    groups: dict[str, list[Fact]] = {"": []}
+    for label, text in facts:
+        heading, colon, rest = label.partition(": ")
+        if colon:
+            groups.setdefault(heading, []).append((rest, text))
+        else:
+            groups[""].append((label, text))
+    small = [h for h, members in groups.items() if h and len(members) < MANY - 1]
+    for heading in small:  # too few for a heading of their own
+        groups[""] += [(f"{heading}: {label}", text) for label, text in groups.pop(heading)]
+    return [(heading, members) for heading, members in groups.items() if members]
+
+
 def tables_of(mapping: Mapping[str, Any], base: str, *, prefix: str = "") -> list[Table]:
     """Every list of objects inside ``mapping`` as a table, its id made from ``base`` and its key."""
     out: list[Table] = []
@@ -69,15 +84,17 @@ def tables_of(mapping: Mapping[str, Any], base: str, *, prefix: str = "") -> lis
     return out
 
 
-def table_of(table_id: str, caption: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+def table_of(table_id: str, caption: str, rows: Sequence[Mapping[str, Any]], *, fold: bool = True) -> Table:
     """A list of objects as a table; its columns are the scalar keys of all rows, in order of first appearance.
 
-    Keys that few rows have share one last column, so that a table is not made of dashes.
+    With ``fold``, keys that few rows have share one last column, so that a table is not made of dashes.
     """
     keys = list(dict.fromkeys(str(k) for row in rows for k in row))
     keys = [k for k in keys if not k.endswith("_reason") and k not in HIDDEN]
     keys = [k for k in keys if not any(isinstance(row.get(k), Mapping) for row in rows)]
-    rare = [k for k in keys if len(rows) >= MANY and sum(row.get(k) is not None for row in rows) * 2 < len(rows)]
+    rare = [
+        k for k in keys if fold and len(rows) >= MANY and sum(row.get(k) is not None for row in rows) * 2 < len(rows)
+    ]
     kept = [k for k in keys if k not in rare or len(rare) < 2]
     columns = [_column(key, rows) for key in kept]
     if len(kept) < len(keys):

@@ -21,7 +21,7 @@ GAP_HEIGHT = 70
 MAX_MARKS = 400  # stall marks; more of them share a mark
 LABELS = 6
 LABEL_WIDTH = 13.0  # percent of a laptop's width that a label takes
-PHONE_LABEL_WIDTH = 42.0
+PHONE_LABEL_WIDTH = 47.0
 EDGE = 7.0  # nearer to the edge than this a label is not centred on its mark
 MAX_GROUPS = 8
 

@@ -172,7 +172,7 @@ def _graphs(analysis: Analysis) -> Section:
     if frame.is_empty():
         return Section("graphs", "CUDA graphs")
     rows = frame.sort("replays", descending=True).head(2_000).to_dicts()
-    return Section("graphs", "CUDA graphs", "Each captured graph with the batch it was captured for and what it replayed.", tables=[replace(table_of("graphs-table", "Graphs", rows), rows_in_page=10)])  # fmt: skip
+    return Section("graphs", "CUDA graphs", "Each captured graph with the batch it was captured for and what it replayed.", tables=[replace(table_of("graphs-table", "Graphs", rows, fold=False), rows_in_page=10)])  # fmt: skip
 
 
 def _findings(analysis: Analysis) -> Section:

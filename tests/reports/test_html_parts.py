@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.reports.html import tables
-from trace_analyze.reports.html.mapping import facts_of, table_of, tables_of
+from trace_analyze.reports.html.mapping import facts_of, grouped, table_of, tables_of
 from trace_analyze.reports.html.picture import nice, picture, time_ticks
 from trace_analyze.reports.html.roofline import roofline
 
@@ -73,6 +73,22 @@ def test_lists_of_objects_become_tables():
     )
     assert [c.label for c in table.columns] == ["tokens", "gap p99"]
     assert table.columns[1].text == ["11.0", "–"]
+
+
+def test_facts_gather_under_the_heading_they_share():
+    facts = facts_of({"fit": {"base_ms": 2.0, "r2": 0.9, "steps": 60}, "schedule": "mixed", "one": {"x": 1}})
+    groups = [(heading, [label for label, _ in members]) for heading, members in grouped(facts)]
+    assert groups == [("", ["schedule seen", "one: x"]), ("fit", ["base", "R²", "steps"])]
+
+
+def test_keys_that_few_rows_have_share_a_column():
+    rows = [{"technique": str(i), "pays": "yes"} for i in range(5)]
+    rows[0] |= {"predicted_gap_max_ms": 73.9}
+    rows[3] |= {"intensity_factor": 4, "extrapolated": True}
+    table = table_of("t", "T", rows)
+    assert [c.label for c in table.columns] == ["technique", "pays", "also"]
+    assert table.columns[2].text == ["longest gap then 73.9 ms", "–", "–", "AI times 4, beyond the fitted range", "–"]
+    assert len(table_of("t", "T", rows, fold=False).columns) == 5
 
 
 def test_columns_of_words_and_lists():
