@@ -16,11 +16,12 @@ import numpy.typing as npt
 import polars as pl
 
 from ..ingest.trace import Trace
+from .advice.efficiency import RATIOS, phase_ratios, utilization
 from .advice.headline import headline_of
 from .advice.verdict import judge_status, merge_trust
 from .result import PHASES, Finding
 from .time.accounting import TimeResult
-from .time.group_steps import GroupSteps, chain_decode_steps, group_steps, split_groups
+from .time.group_steps import GroupSteps, group_steps, split_groups
 from .time.stalls import StallResult
 
 NO_PHASES = "no autoregressive phases found"
@@ -78,7 +79,7 @@ def summarise(found: SummaryInput) -> SummaryResult:
     summary = _device_numbers(found, reasons)
     per_group = list(split_groups(found.steps, found.groups)) if found.autoregressive else []
     summary |= _step_numbers(found, per_group, None, reasons)
-    summary["utilization"] = _utilization(found, summary)
+    summary["utilization"] = utilization(found, summary)
     summary["worst_episode"] = _worst_episode(found.stalls)
     summary["longest_run_without_decode"] = _longest_run(found.stalls)
     if not found.autoregressive:
@@ -208,13 +209,13 @@ def _step_numbers(
     }
     if not groups:
         numbers |= dict.fromkeys((*STALL_KEYS, "decode_batch_p50", "prefill_tokens", "decode_tokens"))
-        numbers |= {f"{r}_{over}_pct": None for r in ("decode_mbu", "prefill_mfu") for over in ("kernel", "wall")}
+        numbers |= {f"{r}_{over}_pct": None for r, *_ in RATIOS for over in ("kernel", "wall")}
         numbers["decode_mbu_is_lower_bound"] = False
         return numbers
     for key in ("decode_batch_p50", "prefill_tokens", "decode_tokens"):
         if numbers[key] is None:
             reasons[key] = "token and request counts are not known for every step"
-    numbers |= _ratios(found, groups, reasons)
+    numbers |= phase_ratios(found, groups, reasons)
     bearing = whole["phase"].cast(pl.String).is_in(["decode", "mixed"]).any()
     if not gaps.height and (bearing or not sum(len(g.index) for g in groups)):
         # Somebody decoded, but no gap shows what they waited for: that is not the same as no stall.
@@ -290,85 +291,6 @@ def _stall_numbers(
 
 def _maximum(values: pl.Series) -> float:
     return float(values.to_numpy().max()) if values.len() else 0.0
-
-
-def _ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str, str]) -> dict[str, Any]:
-    """MBU of pure decode steps and MFU of prefill steps, over kernel time and over wall time, %.
-
-    Wall time of a decode step is the time since the decode-bearing step just before it ended; of a prefill step its span.
-    """
-    chosen = pl.concat([_wall_times(found.steps, g) for g in groups])
-    numbers: dict[str, Any] = {}
-    for name, phase, column in (("decode_mbu", "decode", "mbu_pct"), ("prefill_mfu", "prefill", "mfu_pct")):
-        steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
-        known = steps.filter(pl.col(column).is_not_null() & pl.col(column).is_finite())
-        why = f"there is no {phase} step" if steps.is_empty() else _why_no_ratio(found, column)
-        if phase == "decode" and found.time.opaque_graphs and not steps.is_empty():
-            # What is recorded outside the graphs says nothing about the bytes inside.
-            known, why = known.clear(), "graph replays are opaque: the kernels of decode steps are not recorded"
-        for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
-            timed = known.filter(pl.col(time_column) > 0)
-            key = f"{name}_{over}_pct"
-            numbers[key] = None
-            if timed.height:
-                weighted = timed[column].cast(pl.Float64).to_numpy() * timed["busy_ns"].to_numpy()
-                numbers[key] = float(weighted.sum() / timed[time_column].to_numpy().sum())
-            elif known.height:
-                reasons[key] = f"no {phase} step directly follows a decode-bearing one"
-            else:
-                reasons[key] = why
-        if known.height and known.height < steps.height:
-            numbers[f"{name}_steps"] = {"counted": known.height, "of": steps.height}
-    decode = chosen.filter((pl.col("phase").cast(pl.String) == "decode") & pl.col("mbu_pct").is_not_null())
-    if numbers["decode_mbu_kernel_pct"] is None:
-        decode = decode.clear()
-    sure = decode["kv_tokens_source"].fill_null("none").is_in(["marker", "tracked", "estimated"])
-    numbers["decode_mbu_is_lower_bound"] = bool(decode.height and not sure.all())
-    return numbers
-
-
-def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
-    """The group's usable steps, one row per device, with ``wall_ns`` (0 = none)."""
-    wall = np.where(group.is_prefill, group.end_ns - group.start_ns, 0)
-    chain = chain_decode_steps(group)
-    direct = (chain.closing == chain.before + 1) & group.is_decode[chain.closing]
-    wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
-    walls = pl.DataFrame({"index": pl.Series(group.index, dtype=pl.Int32), "wall_ns": pl.Series(wall, dtype=pl.Int64)})
-    return steps.filter(pl.col("group") == group.group).join(walls, on="index", how="inner")
-
-
-def _why_no_ratio(found: SummaryInput, column: str) -> str:
-    what = "bytes" if column == "mbu_pct" else "FLOPs"
-    peak = "memory_bandwidth_gbps" if column == "mbu_pct" else "peak_tflops"
-    if not any(getattr(c, peak, None) for c in found.ceilings):
-        said = next((c.reason for c in found.ceilings if getattr(c, "reason", None)), None)
-        return said or "the GPU's peak is not known: give --gpu"
-    if not (found.model or {}).get("name"):
-        return f"the {what} of the steps are not known: the model was not recognised, give --model"
-    return f"the {what} of the steps are not known"
-
-
-def _utilization(found: SummaryInput, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What nvidia-smi would have shown beside what the hardware did, under DCGM's names where sampled, %."""
-    metrics = found.trace.gpu_metrics.filter(
-        pl.col("time_ns").is_between(found.time.window_start_ns, found.time.window_end_ns)
-    )
-    sampled = {
-        "dcgm_fi_prof_sm_active_pct": pl.col("sm_active_pct"),
-        "dcgm_fi_prof_pipe_tensor_active_pct": pl.col("tensor_active_pct"),
-        "dcgm_fi_prof_dram_active_pct": pl.col("dram_read_pct") + pl.col("dram_write_pct"),
-    }
-    result: dict[str, Any] = {
-        "nvml_utilization_pct": summary["nvml_utilization_pct"],
-        "decode_mbu_kernel_pct": summary["decode_mbu_kernel_pct"],
-        "prefill_mfu_kernel_pct": summary["prefill_mfu_kernel_pct"],
-    }
-    for key, expression in sampled.items():
-        value = metrics.select(expression.cast(pl.Float64).mean()).item() if metrics.height else None
-        result[key] = value
-        if value is None:
-            result[f"{key}_reason"] = "GPU metrics were not sampled"
-    return result
 
 
 def _worst_episode(stalls: StallResult) -> dict[str, Any] | None:

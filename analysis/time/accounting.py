@@ -106,7 +106,7 @@ def account_time(
     if window_end_ns < window_start_ns:
         raise ValueError(f"window ends before it starts: {window_start_ns} .. {window_end_ns}")
     window = (window_start_ns, window_end_ns)
-    opaque_reason = OPAQUE if opaque_graphs else LOST if _lost_replays(trace, kernels) else None
+    opaque_reason = LOST if _lost_replays(trace, kernels) else OPAQUE if opaque_graphs else None
     context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
     columns = {d: _device_kernels(kernels, d) for d in kernels["device_index"].unique().to_list()}
     graphs = {d: _graph_rows(trace, steps, d) for d in trace.graph_launches["device_index"].unique().to_list()}

@@ -1,5 +1,6 @@
 """The summary: every number from hand-made runs, every null with its reason, the verdict and the sentence."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import polars as pl
@@ -10,8 +11,8 @@ from trace_analyze.analysis.result import Finding
 from trace_analyze.analysis.summary import SummaryInput, device_rows, spread, summarise
 from trace_analyze.analysis.time.accounting import account_time
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
-from trace_analyze.fixtures.hand_frames import MS, HandRun
-from trace_analyze.ingest.trace import CaptureFacts, Diagnostic, ServingFacts
+from trace_analyze.fixtures.hand_frames import MS, HandRun, frame
+from trace_analyze.ingest.trace import FRAMES, CaptureFacts, Diagnostic, ServingFacts
 
 A100 = SimpleNamespace(
     device_index=0,
@@ -102,7 +103,11 @@ def test_numbers_of_a_run():
     assert s["prefill_mfu_kernel_pct"] == s["prefill_mfu_wall_pct"] == pytest.approx(50)
     assert (s["decode_tokens"], s["prefill_tokens"], s["decode_batch_p50"]) == (20 * 8 + 20 * 9, 2048, 8.5)
     assert s["decode_mbu_is_lower_bound"] is False
-    assert s["reasons"] == {"capture_ms": "the capture does not record its own length"}
+    assert s["reasons"] == {
+        "capture_ms": "the capture does not record its own length",
+        "mixed_mfu_kernel_pct": "there is no mixed step",
+        "mixed_mfu_wall_pct": "there is no mixed step",
+    }
     assert (result.status, result.reasons) == ("ok", ())
 
 
@@ -277,6 +282,30 @@ def test_sampled_activity_stands_under_its_dcgm_names():
     utilization = summary_of(serving())[1].summary["utilization"]
     assert utilization["dcgm_fi_prof_sm_active_pct"] is None
     assert "not sampled" in utilization["dcgm_fi_prof_sm_active_pct_reason"]
+    found, _ = summary_of(serving())
+    rows = [
+        {"time_ns": t * MS, "device_index": 0, "sm_active_pct": 80.0, "dram_read_pct": 50.0, "dram_write_pct": 2.0}
+        for t in (10, 20, 9_999)
+    ]
+    counted = [{"time_ns": 10 * MS, "device_index": 0, "source": "dmon", "utilization_pct": 97.0}]
+    trace = replace(
+        found.trace, gpu_metrics=frame(FRAMES["gpu_metrics"], rows), counters=frame(FRAMES["counters"], counted)
+    )
+    sampled = summarise(replace(found, trace=trace)).summary["utilization"]
+    assert sampled["dcgm_fi_prof_sm_active_pct"] == 80
+    assert sampled["dcgm_fi_prof_dram_active_pct"] == 52
+    assert sampled["dcgm_fi_prof_dram_active_pct_source"] == "gpu_metrics"
+    assert sampled["dcgm_fi_prof_pipe_tensor_active_pct"] is None
+    assert sampled["nvidia_smi_measured_pct"] == 97
+
+
+def test_chunked_prefill_has_its_mfu_in_mixed_steps():
+    run = HandRun().step("decode", 10, times=9, decode_requests=8)
+    for mfu in (40.0, 60.0):
+        run.step("mixed", 100, decode_requests=8, prefill_requests=1, prefill_tokens=2000, mfu_pct=mfu)
+    summary = summary_of(run)[1].summary
+    assert summary["mixed_mfu_kernel_pct"] == summary["mixed_mfu_wall_pct"] == pytest.approx(50)
+    assert summary["reasons"]["prefill_mfu_kernel_pct"] == "there is no prefill step"
 
 
 def test_spread_and_words():
