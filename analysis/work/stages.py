@@ -64,6 +64,7 @@ def join_measured(
             "joined_launches": report.joined_launches,
             "kernels": report.kernels,
             "notes": list(report.notes),
+            "pairs": list(report.pairs),
         }
         warnings += report.warnings
     if trace.gpu_metrics.height:

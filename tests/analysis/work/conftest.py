@@ -1,0 +1,69 @@
+"""Simulated runs analysed up to the work stage, made once per session."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import polars as pl
+import pytest
+
+from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.hardware import DeviceCeilings, resolve_devices
+from trace_analyze.analysis.phases import PhaseResult, find_phases
+from trace_analyze.analysis.result import Options
+from trace_analyze.analysis.work import WorkResult, assign_work
+from trace_analyze.fixtures.matrix import MATRIX
+from trace_analyze.fixtures.serving import SimulatedRun, simulate
+from trace_analyze.ingest import open_trace
+from trace_analyze.ingest.trace import Trace
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A simulated run and everything the work stage takes."""
+
+    run: SimulatedRun
+    trace: Trace
+    facts: pl.DataFrame
+    devices: tuple[DeviceCeilings, ...]
+    phases: PhaseResult
+
+    def work(self, **options) -> WorkResult:
+        """The work stage's result with these options."""
+        return assign_work(self.trace, self.phases, self.facts, self.devices, Options(**options))
+
+    def with_model(self, **options) -> WorkResult:
+        """The same with the model and data types that ran."""
+        config = self.run.config
+        weight = None if config.weight_dtype in ("bf16", "fp16") else config.weight_dtype
+        return self.work(model=config.model, weight_dtype=weight, kv_dtype=config.kv_dtype, **options)
+
+    def against_truth(self, result: WorkResult) -> pl.DataFrame:
+        """Kernels of counted steps beside what really happened: columns of the truth have the prefix ``true_``."""
+        keys = ["start_ns", "device", "name"]
+        names = self.trace.names["name"].gather(result.kernels["name_id"])
+        device = self.trace.devices["device"].gather(result.kernels["device_index"])
+        counted = result.steps.filter(~pl.col("excluded") & pl.col("phase").is_in(["prefill", "decode", "mixed"]))
+        kernels = result.kernels.with_columns(name=names, device=device)
+        kernels = kernels.filter(pl.col("step").is_in(counted["step"].implode()))
+        truth = self.run.truth.kernels.filter(pl.col("recorded")).unique(keys)
+        return kernels.join(
+            truth.select(keys + [pl.col(c).alias(f"true_{c}") for c in truth.columns if c not in keys]), on=keys
+        )
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """``prepared(name)``: the run of that name, simulated, written, read and divided into steps once."""
+    folder = tmp_path_factory.mktemp("runs")
+
+    @cache
+    def make(name: str) -> Prepared:
+        run = simulate(MATRIX[name])
+        trace = open_trace(run.write(folder / f"{name}.sqlite"))
+        facts = classify_names(trace.names)
+        devices = resolve_devices(trace)
+        return Prepared(run, trace, facts, devices, find_phases(trace, facts, devices=devices))
+
+    return make
