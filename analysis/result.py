@@ -281,3 +281,38 @@ class Analysis:
     what_if: Mapping[str, Any] = field(default_factory=dict)  # fitted step-time model and its predictions
     workload: Mapping[str, Any] = field(default_factory=dict)  # classification and each technique's movement
     measured: Mapping[str, Any] = field(default_factory=dict)  # Nsight Compute join, GPU metrics, counters
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of ``--format json`` as plain dictionaries and lists."""
+        from ..reports.json_report import to_dict
+
+        return to_dict(self)
+
+    def to_pandas(self) -> dict[str, Any]:
+        """Every table of the result as a pandas frame, by name (``kernel_rows`` has every launch)."""
+        from ..reports.tables import pandas_frames
+
+        return pandas_frames(self)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write the self-contained report to ``path`` (whole or not at all) and return the path."""
+        from ..reports.files import write_whole
+        from ..reports.html import render_html
+
+        target = Path(path)
+        write_whole(target, render_html(self))
+        return target
+
+    def save_json(self, path: str | Path) -> Path:
+        """Write the JSON to ``path`` (whole or not at all) and return the path."""
+        from ..reports.files import write_whole
+        from ..reports.json_report import to_json
+
+        target = Path(path)
+        write_whole(target, to_json(self))
+        return target
+
+    def _repr_html_(self) -> str:
+        from ..reports.notebook import notebook_html
+
+        return notebook_html(self)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..analysis.gate import Gate, GateResult, evaluate_all, exit_code, parse_gate
 from ..analysis.result import Analysis, Options
-from ..ingest.errors import CannotAnswerError
+from ..ingest.errors import CannotAnswerError, UsageError
 from .outputs import render, stdout_format, stem_of, write_output
 from .progress import Progress
 
@@ -34,13 +34,13 @@ def run_single(
     chosen = stdout_format(formats) if to_stdout else None
     with Progress(enabled=not quiet) as progress:
         analysis = analyse_file(capture, options, cache=cache, progress=progress)
+        results = check_gates(analysis, parsed)  # first: a mistyped key must not leave files behind
         written: list[Path] = []
         if chosen is None:
             folder = Path(out) if out else Path()
             for output_format in formats:
                 progress.stage(f"writing {output_format}")
                 written += write_output(analysis, output_format, folder, stem_of(capture.name))
-    results = check_gates(analysis, parsed)
     if chosen is not None:
         sys.stdout.buffer.write(render(analysis, chosen))
         sys.stdout.flush()
@@ -91,6 +91,10 @@ def run_demo(out: Path, *, color: bool = True) -> int:
     """Simulate a serving run, analyse it without its truth file, and name the report."""
     from ..fixtures.demo import write_demo
 
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write {out}: {error.strerror or error}.") from error
     capture = write_demo(out / "trace-analyze-demo.sqlite")
     code = run_single(capture, Options(), out=str(out), color=color)
     if code not in (0, 1):

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import orjson
 import polars as pl
@@ -66,6 +67,12 @@ def kernel_rows(analysis: Analysis) -> pl.DataFrame:
     """Every kernel with its short name, tags and work; one row a launch."""
     names = analysis.trace.names.select("name_id", "name", "short_name")
     return flatten(analysis.kernels.join(names, on="name_id", how="left", maintain_order="left"))
+
+
+def pandas_frames(analysis: Analysis) -> dict[str, Any]:
+    """The tables of one result and ``kernel_rows`` as pandas frames; enumerations become strings."""
+    frames = result_tables(analysis) | {"kernel_rows": kernel_rows(analysis)}
+    return {name: frame.to_pandas() for name, frame in frames.items()}
 
 
 def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[Path]:

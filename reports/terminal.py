@@ -28,7 +28,7 @@ PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unk
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LABEL_WIDTH = 12
 _TOP = 4  # kernels of the phase that takes most time
-_FINDINGS = 3  # the report has five
+_FINDINGS = 2  # the report has five
 
 
 def plain(text: str) -> str:
@@ -61,10 +61,9 @@ def print_screen(
 def screen(analysis: Analysis, width: int) -> list[Any]:
     """The blocks of the first screen, in order."""
     greyed = analysis.trust.get("verdict") == "unreliable"
-    blocks: list[Any] = [_title(analysis), _headline(analysis)]
+    blocks: list[Any] = [_title(analysis, width), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
-    blocks.append(Text(""))
     numbers = Group(*_numbers(analysis), *_strip(analysis, width))
     blocks.append(numbers if not greyed else Group(Text("The numbers below are not reliable:"), numbers))
     blocks += _top_kernels(analysis, width)
@@ -81,11 +80,12 @@ def _line(label: str, value: Text | str) -> Table:
     return grid
 
 
-def _title(analysis: Analysis) -> Text:
+def _title(analysis: Analysis, width: int) -> Text:
     facts = analysis.trace.capture
     product = " ".join(x for x in (facts.product, facts.product_version) if x)
-    tail = f"  ({product})" if product else ""
-    return Text(plain(f"trace-analyze {__version__}  {facts.source_name}{tail}"), style="dim")
+    name = f"trace-analyze {__version__}  {facts.source_name}"
+    whole = f"{name}  ({product})" if product else name
+    return Text(plain(whole if len(whole) <= width else name), style="dim")
 
 
 def _headline(analysis: Analysis) -> Text:
@@ -275,7 +275,9 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
             low = int((a - start) * cells // span)
             high = int((b - start) * cells // span)
             marks[max(low, 0) : min(max(high, low + 1), cells)] = "^"
-        lines.append(_line("", Text("".join(marks).rstrip() + "  ^ decode stalled", style="")))
+        told = "".join(marks).rstrip()
+        legend = "  ^ decode stalled"
+        lines.append(_line("", Text(told + legend if len(told + legend) < cells else told)))
     return lines
 
 
