@@ -1,39 +1,35 @@
-"""Columns of a table, read straight into numpy: connectorx on ranges of rows, two at a time, else ``sqlite3``.
+"""Columns of a table, read straight into numpy: from the table's pages, else cell by cell through ``sqlite3``.
 
-Each range is copied into its place in the final column as soon as it is read, already narrowed, so a table is never
-held twice and its rows keep the order of the file (connectorx's own partitions come back interleaved).
-
-connectorx opens databases read-write unless the name is a URI, and loses a bare colon: hence the escaped
-``file%3A...%3Fmode=ro``. It fails on cells that are not of their column's declared type and on text that is not
-UTF-8, and knows only usual type names; every such table falls back to ``sqlite3``, which takes any SQLite value.
-``benchmarks/read_columns.py`` measures the roads side by side.
+Each stretch of pages is copied into its place in the final column as soon as it is read, already narrowed, so a table
+is never held twice and its rows keep the order of the file. ``sqlite3`` takes what ``pages`` cannot: views, tables
+without row numbers, generated columns, texts in UTF-16, and any table whose pages are not as expected; it also tells
+damage. ``benchmarks/read_columns.py`` measures these roads beside connectorx and ADBC.
 """
 
 from __future__ import annotations
 
 import logging
-import os
+import re
 import sqlite3
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import singledispatch
-from types import ModuleType
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
 from .database import Database, decode, identifier
+from .pages import MISSING, Part, UnexpectedPage, find_leaves, read_parts
 
-Integers = npt.NDArray[Any]  # int64 or int32
-MISSING = int(np.iinfo(np.int64).min)  # NULL in a 64-bit column; 32-bit ones have -1
-FAST_FROM_ROWS = 20_000  # below this, starting connectorx costs more than it saves
-RANGE_ROWS = 50_000  # less than one batch of connectorx (65,536)
+Integers = npt.NDArray[Any]  # int64 or int32; NULL is MISSING in a 64-bit column, -1 in a 32-bit one
+FAST_FROM_ROWS = 2_000  # below this, one query is quicker than walking the tree
 CHUNK_ROWS = 50_000  # rows at a time through sqlite3, whose cells are Python objects
+IN_CHUNK = 500
+MOST_ODD = 0.05  # a larger share of odd rows is read through sqlite3 as a whole
 LEAST_ROW_BYTES = 4
-FAST_TYPES = frozenset({"INTEGER", "TEXT", "REAL"})
+CONDITION = re.compile(r"(\w+) IN \((-?\d+(?:,-?\d+)*)\)")
 
 log = logging.getLogger(__name__)
 
@@ -97,70 +93,195 @@ class _Built:
     texts: dict[str, Coded]
 
 
-# ---------------------------------------------------------------------------------------------------- connectorx
+# --------------------------------------------------------------------------------------------------------- pages
 
 
 def _fast(database: Database, table: str, present: Mapping[str, Wanted], where: str) -> _Built | None:
-    """Through connectorx, or None where the table is small, has odd types or no row numbers, or connectorx fails."""
-    ranges = _row_ranges(database, table, present)
-    if not ranges:
+    """From the pages of the table, or None where that does not apply or the pages are not as expected."""
+    condition = CONDITION.fullmatch(where)
+    if where and condition is None:
         return None
-    low = ranges[0][0]
-    space = ranges[-1][1] - low + 1
-    columns: dict[str, Any] = {
-        name: np.empty(space, dtype=np.int64 if column.type == "i64" else np.int32) for name, column in present.items()
-    }
-    dictionaries: dict[str, dict[int, list[str]]] = {name: {} for name in present if present[name].type == "text"}
-    too_wide: set[str] = set()
-    query = _query(database, table, present)
-    source = "sqlite://" + quote(database.uri, safe="/")
-    connectorx = _connectorx()
-
-    def read(first_last: tuple[int, int]) -> int:
-        first, last = first_last
-        condition = _where(f"rowid BETWEEN {first} AND {last}", where)
-        arrow = connectorx.read_sql(source, f"{query} {condition}", return_type="arrow")
-        for name, column in present.items():
-            place = first - low
-            if column.type == "text":
-                encoded = arrow.column(name).combine_chunks().dictionary_encode()
-                codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-                columns[name][place : place + len(codes)] = codes
-                dictionaries[name][first] = encoded.dictionary.to_pylist()
-                continue
-            for chunk in arrow.column(name).chunks:
-                if str(chunk.type) != "int64":
-                    raise TypeError(f"{name} came as {chunk.type}")
-                values = (chunk.fill_null(MISSING) if chunk.null_count else chunk).to_numpy(zero_copy_only=False)
-                if column.type == "i32" and not _narrow_into(columns[name][place : place + len(values)], values):
-                    too_wide.add(name)
-                elif column.type == "i64":
-                    columns[name][place : place + len(values)] = values
-                place += len(values)
-        return int(arrow.num_rows)
-
+    layout = _layout(database, table, present)
+    if layout is None:
+        return None
     try:
-        with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-            counts = list(pool.map(read, ranges))
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
-    except BaseException as error:  # a panic of the Rust side derives from BaseException
-        log.debug("connectorx could not read %s: %s", table, error)
-        return None
-    if too_wide:  # rare: read again, all of them 64 bits wide
-        return _fast(
-            database, table, {n: Wanted(c.source, "i64") if n in too_wide else c for n, c in present.items()}, where
+        leaves = find_leaves(database.path, layout.root, layout.first_row, layout.last_row)
+        sink = _Sink(layout, present, condition)
+        read_parts(
+            database.path,
+            leaves,
+            sorted({(layout.places[name], column.type == "text") for name, column in present.items()}),
+            lambda begin, part: sink.take(int(leaves.ends[begin - 1]) if begin else layout.first_row - 1, part),
         )
-    firsts = [first - low for first, _ in ranges]
-    texts = {
-        name: _one_code(columns.pop(name), by_range, ranges, low, counts) for name, by_range in dictionaries.items()
-    }
-    rows = sum(counts)
-    return _Built(
-        rows,
-        {name: _packed(column, firsts, counts) for name, column in columns.items()},
-        {name: Coded(_packed(coded.codes, firsts, counts), coded.texts) for name, coded in texts.items()},
-    )
+        if sink.odd_rows > MOST_ODD * sink.rows + IN_CHUNK:
+            return None
+        if not sink.mend(database, table):  # rare: read again, those columns 64 bits wide
+            wider = {
+                name: Wanted(column.source, "i64") if name in sink.too_wide else column
+                for name, column in present.items()
+            }
+            return _fast(database, table, wider, where)
+        return sink.built()
+    except (UnexpectedPage, OSError) as error:
+        log.debug("%s is read through sqlite3: %s", table, error)
+        return None
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where a table begins and how its columns lie."""
+
+    root: int
+    first_row: int
+    last_row: int
+    places: Mapping[str, int]  # name of the Trace -> place of the column in a row
+    row_number: int | None  # the place whose value is the row number itself (INTEGER PRIMARY KEY)
+
+
+def _layout(database: Database, table: str, present: Mapping[str, Wanted]) -> _Layout | None:
+    info = database.connection.execute(f"PRAGMA table_xinfo({identifier(table)})").fetchall()
+    if any(row[6] for row in info) or "rowid" in database.columns(table):  # generated columns are not stored
+        return None
+    if any(column.type == "text" for column in present.values()) and database.encoding != "UTF-8":
+        return None
+    reach = _reach(database, table)
+    if reach is None:
+        return None
+    places = {str(column[1]).lower(): number for number, column in enumerate(info)}
+    keys = [number for number, column in enumerate(info) if column[5]]
+    alias = keys[0] if len(keys) == 1 and str(info[keys[0]][2]).upper() == "INTEGER" else None
+    return _Layout(*reach, {name: places[column.source.lower()] for name, column in present.items()}, alias)
+
+
+def _reach(database: Database, table: str) -> tuple[int, int, int] | None:
+    """Root page, first and last row number; None for what is no table of rows, small, or too sparse to reserve room."""
+    execute = database.connection.execute
+    root = execute("SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone()
+    if root is None or not isinstance(root[0], int) or root[0] < 1:
+        return None
+    try:  # asked apart, each is one step down the tree; together they scan the table
+        (first,) = execute(f"SELECT min(rowid) FROM {identifier(table)}").fetchone()
+        (last,) = execute(f"SELECT max(rowid) FROM {identifier(table)}").fetchone()
+    except sqlite3.OperationalError:  # a table WITHOUT ROWID
+        return None
+    worth_it = first is not None and last - first >= FAST_FROM_ROWS
+    if not worth_it or last - first > database.path.stat().st_size // LEAST_ROW_BYTES:
+        return None
+    return root[0], first, last
+
+
+@dataclass
+class _Sink:
+    """Takes parts of a table, in any order and from two threads, into whole columns."""
+
+    layout: _Layout
+    present: Mapping[str, Wanted]
+    condition: re.Match[str] | None
+    columns: dict[str, Any] = field(default_factory=dict)
+    dictionaries: dict[str, dict[int, list[bytes]]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)  # first row number of a part, less one -> its rows
+    odd: list[tuple[int, int]] = field(default_factory=list)  # (place in the column, row number)
+    too_wide: set[str] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        room = self.layout.last_row - self.layout.first_row + 1
+        for name, column in self.present.items():
+            self.columns[name] = np.empty(room, dtype=np.int64 if column.type == "i64" else np.int32)
+            if column.type == "text":
+                self.dictionaries[name] = {}
+
+    @property
+    def rows(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def odd_rows(self) -> int:
+        return len(self.odd)
+
+    def take(self, before: int, part: Part) -> None:
+        """Copy a part, whose rows follow row number ``before``, into its place."""
+        if not part.row_numbers.size:
+            return
+        first = before - self.layout.first_row + 1
+        mask = self._mask(part)
+        rows = part.row_numbers.size if mask is None else int(np.count_nonzero(mask))
+        for name, column in self.present.items():
+            place = self.layout.places[name]
+            target = self.columns[name][first : first + rows]
+            if column.type == "text":
+                codes, texts = part.texts[place]
+                target[:] = codes if mask is None else codes[mask]
+                self.dictionaries[name][before] = texts
+                continue
+            values = part.integers[place]
+            if place == self.layout.row_number:
+                values = np.where(values == MISSING, part.row_numbers, values)
+            if part.odd.size:
+                values = values.copy()
+                values[part.odd] = 0  # until they are mended
+            values = values if mask is None else values[mask]
+            if column.type == "i64":
+                target[:] = values
+            elif not _narrow_into(target, values):
+                self.too_wide.add(name)
+        with self.lock:
+            self.counts[before] = rows
+            self.odd.extend((first + int(row), int(part.row_numbers[row])) for row in part.odd)
+
+    def _mask(self, part: Part) -> npt.NDArray[np.bool_] | None:
+        if self.condition is None:
+            return None
+        if part.odd.size:
+            raise UnexpectedPage("odd rows in a table that is read in part")
+        name = next(name for name, column in self.present.items() if column.source.lower() == self.condition[1].lower())
+        mask: npt.NDArray[np.bool_] = np.isin(
+            part.integers[self.layout.places[name]], [*map(int, self.condition[2].split(","))]
+        )
+        return mask
+
+    def mend(self, database: Database, table: str) -> bool:
+        """Ask SQLite for the odd rows; False where a column turned out too wide for 32 bits."""
+        self._join_dictionaries()
+        for begin in range(0, len(self.odd), IN_CHUNK):
+            chunk = {row: place for place, row in self.odd[begin : begin + IN_CHUNK]}
+            query = _query(database, table, {"__row": Wanted("rowid", "i64"), **self.present})
+            for row, *cells in database.connection.execute(f"{query} WHERE rowid IN ({','.join(map(str, chunk))})"):
+                for (name, column), cell in zip(self.present.items(), cells, strict=True):
+                    self._put(name, column, chunk[row], cell)
+        return not self.too_wide
+
+    def _put(self, name: str, column: Wanted, place: int, cell: object) -> None:
+        if column.type == "text":
+            self.columns[name][place] = _code(cell, self.known[name])
+            return
+        value = _integer(cell)
+        if column.type == "i32":
+            value = -1 if value == MISSING else value
+            if not -(2**31) <= value < 2**31:
+                self.too_wide.add(name)
+                return
+        self.columns[name][place] = value
+
+    def _join_dictionaries(self) -> None:
+        """Codes that were given part by part, made codes of one list of texts."""
+        self.known: dict[str, dict[str, int]] = {}
+        for name, by_part in self.dictionaries.items():
+            known = self.known[name] = {}
+            for before in sorted(by_part):
+                own = [decode(text) for text in by_part[before]]
+                table = np.fromiter((known.setdefault(text, len(known)) for text in own), np.int32, len(own))
+                first = before - self.layout.first_row + 1
+                codes = self.columns[name][first : first + self.counts[before]]
+                codes[:] = np.append(table, np.int32(-1))[codes]  # code -1 (NULL) reads the last
+
+    def built(self) -> _Built:
+        """The columns without the unused room that gaps between row numbers left."""
+        firsts = [before - self.layout.first_row + 1 for before in sorted(self.counts)]
+        counts = [self.counts[before] for before in sorted(self.counts)]
+        packed = {name: _packed(column, firsts, counts) for name, column in self.columns.items()}
+        texts = {name: Coded(packed.pop(name), list(self.known[name])) for name in self.dictionaries}
+        return _Built(self.rows, packed, texts)
 
 
 def _narrow_into(target: npt.NDArray[np.int32], values: npt.NDArray[np.int64]) -> bool:
@@ -181,60 +302,6 @@ def _packed(column: Any, firsts: Sequence[int], counts: Sequence[int]) -> Any:
             column[place : place + rows] = column[first : first + rows]
         place += rows
     return column[:place]
-
-
-def _one_code(
-    codes: npt.NDArray[np.int32],
-    by_range: Mapping[int, list[str]],
-    ranges: Sequence[tuple[int, int]],
-    low: int,
-    counts: Sequence[int],
-) -> Coded:
-    """Codes that were given range by range, as codes of one list of texts."""
-    known: dict[str, int] = {}
-    for (first, _), rows in zip(ranges, counts, strict=True):
-        own = by_range.get(first, [])
-        table = np.fromiter((known.setdefault(text, len(known)) for text in own), dtype=np.int32, count=len(own))
-        table = np.append(table, np.int32(-1))  # code -1 (NULL) reads the last
-        part = codes[first - low : first - low + rows]
-        part[:] = table[part]
-    return Coded(codes, list(known))
-
-
-def _connectorx() -> ModuleType:
-    """connectorx, whose own log on stderr (of failures we handle) is kept quiet."""
-    level = os.environ.get("RUST_LOG")
-    os.environ["RUST_LOG"] = "off"
-    try:
-        import connectorx
-    finally:
-        os.environ.pop("RUST_LOG")
-        if level is not None:
-            os.environ["RUST_LOG"] = level
-    module: ModuleType = connectorx
-    return module
-
-
-def _row_ranges(database: Database, table: str, present: Mapping[str, Wanted]) -> list[tuple[int, int]]:
-    """Ranges of row numbers to read; empty where the fast road does not apply."""
-    execute = database.connection.execute
-    declared = {str(row[1]).lower(): str(row[2]).upper() for row in execute(f"PRAGMA table_info({identifier(table)})")}
-    if any(declared.get(column.source.lower()) not in FAST_TYPES for column in present.values()):
-        return []
-    if "rowid" in database.columns(table):
-        return []
-    try:  # asked apart, each is one step down the tree; together they scan the table
-        (low,) = execute(f"SELECT min(rowid) FROM {identifier(table)}").fetchone()
-        (high,) = execute(f"SELECT max(rowid) FROM {identifier(table)}").fetchone()
-    except sqlite3.OperationalError:  # a view, or a table WITHOUT ROWID
-        return []
-    if low is None or high - low < FAST_FROM_ROWS:
-        return []
-    if high - low > database.path.stat().st_size // LEAST_ROW_BYTES:  # row numbers too sparse to reserve room for
-        return []
-    parts = max(2, (high - low) // RANGE_ROWS + 1)
-    step = (high - low) // parts + 1
-    return [(first, min(high, first + step - 1)) for first in range(low, high + 1, step)]
 
 
 # ------------------------------------------------------------------------------------------------------ sqlite3
@@ -304,7 +371,7 @@ def _code(cell: object, known: dict[str, int]) -> int:
 
 
 def _query(database: Database, table: str, present: Mapping[str, Wanted]) -> str:
-    actual = database.columns(table)
+    actual = {"rowid": "rowid", **database.columns(table)}
     selected = [
         f"{identifier(actual[column.source.lower()])} AS {identifier(name)}" for name, column in present.items()
     ]

@@ -10,7 +10,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
@@ -38,11 +38,13 @@ class Database:
         try:
             self.path = self._with_log(path)
             self.uri = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
-            if self._copy is not None:
-                self.uri = self.uri.replace("&immutable=1", "").replace("mode=ro", "mode=rw")
+            if self._copy is not None:  # ours: the log is merged into it
+                with closing(sqlite3.connect(self.path)) as copy:
+                    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             self.connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
             self.connection.text_factory = decode
             self.tables = self._read_tables()
+            self.encoding = str(self.connection.execute("PRAGMA encoding").fetchone()[0])
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message of SQLite quoting damaged text
             self.close()
             raise damaged(path, error) from error
@@ -75,6 +77,8 @@ class Database:
     def _with_log(self, path: Path) -> Path:
         log = path.with_name(path.name + "-wal")
         with suppress(OSError):
+            if path.with_name(path.name + "-journal").is_file():
+                self.notes.append("A rollback journal lies beside the file: whoever wrote it was interrupted.")
             if log.is_file() and log.stat().st_size > 32:
                 self._copy = tempfile.TemporaryDirectory(prefix="trace-analyze-")
                 copy = Path(self._copy.name) / "capture.sqlite"

@@ -1,6 +1,5 @@
-"""The fast road and the safe road give the same columns; the fast one steps aside for what it cannot read."""
+"""Reading pages and asking SQLite give the same columns; odd rows are asked for, odd tables are read through SQLite."""
 
-import logging
 import sqlite3
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trace_analyze.ingest.nsys import columns as module
+from trace_analyze.ingest.nsys import pages
 from trace_analyze.ingest.nsys.columns import MISSING, Wanted, read_columns
 from trace_analyze.ingest.nsys.database import Database
 
@@ -37,11 +37,10 @@ def read(path: Path, wanted=WANTED, **options) -> dict[str, list]:
 
 
 @pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    """Makes small tables take the fast road, in small ranges; ``fell_back()`` tells whether it stepped aside."""
+def fast(monkeypatch: pytest.MonkeyPatch):
+    """Makes small tables be read from their pages, a few at a time; ``fell_back()`` tells whether SQLite was used."""
     monkeypatch.setattr(module, "FAST_FROM_ROWS", 1)
-    monkeypatch.setattr(module, "RANGE_ROWS", 7)
-    caplog.set_level(logging.DEBUG, module.__name__)
+    monkeypatch.setattr(pages, "LEAVES_AT_ONCE", 2)
     slow_calls: list[str] = []
     slow = module._slow
     monkeypatch.setattr(module, "_slow", lambda *arguments: slow_calls.append("slow") or slow(*arguments))
@@ -63,22 +62,27 @@ def reference(rows: list[tuple]) -> dict[str, list]:
     }
 
 
-cells = st.integers(-(2**63) + 1, 2**63 - 1)
+cells = st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-300, 300) | st.sampled_from([2**k for k in range(63)])
 small_cells = st.integers(-(2**31), 2**31 - 1)
+texts = st.sampled_from(["", "x", "é", "step 1", "'", "a" * 57, "b" * 58, "c" * 200, "d" * 9000])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    rows=st.lists(
-        st.tuples(
-            st.none() | cells, st.none() | small_cells, st.none() | st.sampled_from(["", "x", "é", "step 1", "'"])
-        ),
-        min_size=3,
-        max_size=60,
-    )
+    rows=st.lists(st.tuples(st.none() | cells, st.none() | small_cells, st.none() | texts), min_size=3, max_size=60),
+    page=st.sampled_from([512, 1024, 4096, 65536]),
+    reserved=st.booleans(),
 )
-def test_both_roads_give_what_was_written(tmp_path: Path, fast, monkeypatch: pytest.MonkeyPatch, rows: list[tuple]):
-    path = table_of(tmp_path / "t.sqlite", rows)
+def test_both_roads_give_what_was_written(tmp_path: Path, fast, monkeypatch: pytest.MonkeyPatch, rows, page, reserved):
+    path = tmp_path / "t.sqlite"
+    path.unlink(missing_ok=True)
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA page_size = {page}")
+    columns = "t TEXT, a INTEGER, b INTEGER" if reserved else "a INTEGER, b INTEGER, t TEXT"
+    connection.execute(f"CREATE TABLE events ({columns})")
+    connection.executemany("INSERT INTO events (a, b, t) VALUES (?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
     assert read(path) == reference(rows)
     assert not fast()
     with monkeypatch.context() as patch:
@@ -87,24 +91,32 @@ def test_both_roads_give_what_was_written(tmp_path: Path, fast, monkeypatch: pyt
     assert fast()
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        (1.5, 2, "x"),
-        ("text", 2, "x"),
-        (b"\x00\x01", 2, "x"),
-        (1, "7", "x"),
-        (1, 2, 5),
-        (1, 2, b"\xff\xfe"),
-    ],
-)
-def test_cells_of_other_types_take_the_safe_road(tmp_path: Path, fast, capfd, odd: tuple):
-    rows = [(number, number, f"t{number % 3}") for number in range(50)]
-    rows[31] = odd
-    got = read(table_of(tmp_path / "t.sqlite", rows))
-    assert got["a"][:31] == list(range(31)) and len(got["a"]) == 50
-    assert got["a"][31] in {MISSING, 1} and got["b"][31] in {2, 7}
-    assert capfd.readouterr().err == ""  # connectorx complains on stderr unless told not to
+ODD_CELLS = [
+    ((1.5, 2, "x"), (1, 2, "x")),
+    (("text", 2, "x"), (MISSING, 2, "x")),
+    ((b"\x00\x01", 2, "x"), (MISSING, 2, "x")),
+    ((1e300, 2, "x"), (MISSING, 2, "x")),
+    ((1, "7", "x"), (1, 7, "x")),
+    ((1, 2, 5), (1, 2, "5")),
+    ((1, 2, b"\xff\xfe"), (1, 2, "\N{REPLACEMENT CHARACTER}" * 2)),
+    ((1, 2, 2.5), (1, 2, "2.5")),
+]
+
+
+@pytest.mark.parametrize(("cell", "expected"), ODD_CELLS)
+@pytest.mark.parametrize("declaration", ["a INTEGER, b INTEGER, t TEXT", "a, b, t"])
+def test_an_odd_row_is_asked_of_sqlite(tmp_path: Path, fast, cell: tuple, expected: tuple, declaration: str):
+    rows = [(number, number, f"t{number % 3}") for number in range(200)]
+    path = table_of(tmp_path / "t.sqlite", [*rows[:31], cell, *rows[32:]], declaration)
+    assert read(path) == reference([*rows[:31], expected, *rows[32:]])
+    assert not fast()
+
+
+def test_many_odd_rows_are_read_through_sqlite(tmp_path: Path, fast):
+    rows = [(number + 0.5, number, "x") for number in range(2000)]
+    path = table_of(tmp_path / "t.sqlite", rows)
+    assert read(path) == reference([(number, number, "x") for number in range(2000)])
+    assert fast()
 
 
 def test_text_that_is_not_utf8(tmp_path: Path, fast):
@@ -114,24 +126,75 @@ def test_text_that_is_not_utf8(tmp_path: Path, fast):
     connection.commit()
     connection.close()
     got = read(path)
-    assert fast()
+    assert not fast()
     assert got["t"][31] == "\N{REPLACEMENT CHARACTER}" * 2 and got["t"][30] == "plain"
 
 
 @pytest.mark.parametrize(
-    ("declaration", "tail"),
+    ("declaration", "tail", "safe"),
     [
-        ("a BIGINT, b NUMERIC, t VARCHAR(10)", ""),
-        ("a, b, t", ""),
-        ("a INTEGER PRIMARY KEY, b INTEGER, t TEXT", "WITHOUT ROWID"),
-        ("a INTEGER, b INTEGER, t TEXT, rowid TEXT", ""),
-        ("a INTEGER PRIMARY KEY, b INTEGER NOT NULL, t TEXT", ""),
+        ("a BIGINT, b NUMERIC, t VARCHAR(10)", "", False),
+        ("a, b, t", "", False),
+        ("a INTEGER PRIMARY KEY, b INTEGER NOT NULL, t TEXT", "", False),
+        ("a INTEGER PRIMARY KEY, b INTEGER, t TEXT", "WITHOUT ROWID", True),
+        ("a INTEGER, b INTEGER, t TEXT, rowid TEXT", "", True),
+        ("a INTEGER, b INTEGER, t TEXT, g INTEGER AS (a + 1) VIRTUAL", "", True),
+        ("a INTEGER, b INTEGER, t TEXT, g INTEGER AS (a + 1) STORED", "", True),
     ],
 )
-def test_declarations_of_other_writers(tmp_path: Path, fast, declaration: str, tail: str):
+def test_declarations_of_other_writers(tmp_path: Path, fast, declaration: str, tail: str, safe: bool):
     rows = [(number, 2 * number, "x") for number in range(40)]
-    given_rows = [(*row, "r") for row in rows] if "rowid" in declaration else rows
-    assert read(table_of(tmp_path / "t.sqlite", given_rows, declaration, tail)) == reference(rows)
+    path = tmp_path / "t.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE events ({declaration}) {tail}")
+    connection.executemany("INSERT INTO events (a, b, t) VALUES (?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    assert read(path) == reference(rows)
+    assert fast() == safe
+
+
+def test_utf16(tmp_path: Path, fast):
+    path = tmp_path / "t.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA encoding = 'UTF-16le'")
+    connection.execute("CREATE TABLE events (a INTEGER, b INTEGER, t TEXT)")
+    rows = [(number, number, f"é{number}") for number in range(40)]
+    connection.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
+    connection.commit()
+    connection.close()
+    assert read(path) == reference(rows)
+    assert fast()
+
+
+@pytest.mark.parametrize("default", ["", "DEFAULT 7"])
+def test_a_column_added_to_rows_that_are_already_there(tmp_path: Path, fast, default: str):
+    rows = [(number, number, "x") for number in range(40)]
+    path = table_of(tmp_path / "t.sqlite", rows)
+    connection = sqlite3.connect(path)
+    connection.execute(f"ALTER TABLE events ADD COLUMN absent INTEGER {default}")
+    connection.execute("INSERT INTO events VALUES (40, 40, 'x', 9)")
+    connection.commit()
+    connection.close()
+    expected = reference([*rows, (40, 40, "x")])
+    expected["z"] = [7 if default else -1] * 40 + [9]
+    assert read(path) == expected
+
+
+def test_a_deep_tree(tmp_path: Path, fast):
+    rows = [(number, number % 7, f"step {number % 50}") for number in range(30_000)]
+    path = tmp_path / "t.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA page_size = 512")
+    connection.execute("CREATE TABLE events (a INTEGER, b INTEGER, t TEXT)")
+    connection.execute("CREATE TABLE other (x)")
+    for begin in range(0, len(rows), 500):  # pages of two tables in turn
+        connection.executemany("INSERT INTO events VALUES (?, ?, ?)", rows[begin : begin + 500])
+        connection.executemany("INSERT INTO other VALUES (?)", [("y" * 300,)] * 10)
+    connection.commit()
+    connection.close()
+    assert read(path) == reference(rows)
+    assert not fast()
 
 
 def test_row_numbers_with_gaps(tmp_path: Path, fast):
@@ -157,11 +220,19 @@ def test_values_too_wide_for_32_bits_stay_whole(tmp_path: Path, fast):
     rows[40] = (40, 2**40, "x")
     assert read(table_of(tmp_path / "t.sqlite", rows)) == reference(rows)
     assert not fast()
+    rows[3] = (3, str(2**41), "x")  # in an odd row too
+    expected = [*rows[:3], (3, 2**41, "x"), *rows[4:]]
+    assert read(table_of(tmp_path / "t.sqlite", rows, "a, b, t")) == reference(expected)
 
 
-def test_a_condition(tmp_path: Path, fast):
-    rows = [(number, number, "x") for number in range(50)]
-    assert read(table_of(tmp_path / "t.sqlite", rows), where="a IN (3, 30)") == reference([rows[3], rows[30]])
+@pytest.mark.parametrize(
+    ("condition", "safe"), [("a IN (3,30)", False), ("b IN (-1,3,30)", False), ("a < 4 AND a > 2", True)]
+)
+def test_a_condition(tmp_path: Path, fast, condition: str, safe: bool):
+    rows = [(number, number, "x") for number in range(500)]
+    expected = [rows[3]] if safe else [rows[3], rows[30]]
+    assert read(table_of(tmp_path / "t.sqlite", rows), where=condition) == reference(expected)
+    assert fast() == safe
 
 
 def test_a_view(tmp_path: Path, fast):
