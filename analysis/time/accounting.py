@@ -114,7 +114,7 @@ def account_time(
 
     phase_sets = {d: _phase_sets(columns.get(d), graphs.get(d), window) for d in present}
     phase_sets = {d: sets for d, sets in phase_sets.items() if any(len(s) for s in sets.values())}
-    busy = {d: merge(sets.values()) for d, sets in phase_sets.items()}
+    busy = {d: _busy(columns.get(d), graphs.get(d), window) for d in phase_sets}
     devices: list[DeviceTime] = []
     timelines: dict[int, DeviceTimeline] = {}
     for d, sets in phase_sets.items():
@@ -223,6 +223,18 @@ def _phase_sets(
         "other": other,
         "unknown": raw["unknown"].subtract(merge([phased, other])),
     }
+
+
+def _busy(
+    kernels: KernelColumns | None,
+    graphs: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    window: tuple[int, int],
+) -> Intervals:
+    """Union of all work on a device, found apart from the phases so that the two check each other."""
+    parts = [] if kernels is None else [union(kernels.start_ns, kernels.end_ns)]
+    if graphs is not None:
+        parts.append(union(graphs[0], graphs[1]))
+    return merge(parts).clip(*window)
 
 
 def _copies(trace: Trace, device_index: int, window: tuple[int, int]) -> Intervals:

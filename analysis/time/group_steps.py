@@ -7,7 +7,7 @@ token exists only when every rank is done; counts are those of the batch, which 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class GroupSteps:
     is_decode: npt.NDArray[np.bool_]
     is_mixed: npt.NDArray[np.bool_]
     after_excluded: npt.NDArray[np.bool_]
+    counts: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)  # read by ``count``
 
     @property
     def is_decode_bearing(self) -> npt.NDArray[np.bool_]:
@@ -59,7 +60,9 @@ class GroupSteps:
 
     def count(self, column: str) -> npt.NDArray[np.float64]:
         """A count column as float64, NaN where unknown."""
-        return self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        if column not in self.counts:
+            self.counts[column] = self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return self.counts[column]
 
 
 def group_steps(steps: pl.DataFrame) -> pl.DataFrame:

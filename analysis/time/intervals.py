@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
 Times = npt.NDArray[np.int64]
+FEW_KEYS = 12
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,17 @@ class Intervals:
         keep = starts < ends
         return Intervals(starts[keep], ends[keep])
 
+    def overlaps(self, other: Intervals) -> bool:
+        """Whether any instant lies in both sets; looks only at the smaller set's intervals."""
+        small, large = (self, other) if len(self) <= len(other) else (other, self)
+        if not len(small):
+            return False
+        row = np.searchsorted(large.ends, small.starts, side="right")
+        return bool((large.starts[np.minimum(row, len(large) - 1)] < small.ends)[row < len(large)].any())
+
     def intersect(self, other: Intervals) -> Intervals:
         """What lies in both sets."""
-        if not len(self) or not len(other):
+        if not self.overlaps(other):
             return EMPTY
         start_ns = int(max(self.starts[0], other.starts[0]))
         end_ns = int(min(self.ends[-1], other.ends[-1]))
@@ -75,7 +85,7 @@ class Intervals:
 
     def subtract(self, other: Intervals) -> Intervals:
         """What lies in this set and not in ``other``."""
-        if not len(self) or not len(other):
+        if not self.overlaps(other):
             return self
         return self.intersect(other.complement(int(self.starts[0]), int(self.ends[-1])))
 
@@ -113,7 +123,7 @@ def merge(sets: Iterable[Intervals]) -> Intervals:
 
 
 def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
-    """Sum over the distinct ``keys`` of the length of each key's union, ns (one pass, no loop over keys).
+    """Sum over the distinct ``keys`` of the length of each key's union, ns (no loop over rows).
 
     Used for streams: kernels of one stream may overlap (programmatic dependent launch), so the sum of their
     durations exceeds this length by the overlap.
@@ -122,6 +132,9 @@ def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt
     last: Times = np.asarray(ends, dtype=np.int64)
     if not len(first):
         return 0
+    distinct = pl.Series(keys).unique().to_numpy()
+    if len(distinct) <= FEW_KEYS:  # kernels come sorted by start: a pass per stream beats sorting them together
+        return sum(union(first[keys == key], last[keys == key]).total_ns for key in distinct)
     _, dense = np.unique(keys, return_inverse=True)
     span = int(last.max() - first.min()) + 1
     # Each key gets its own stretch of time, so one union serves all of them.

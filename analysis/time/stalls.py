@@ -122,13 +122,14 @@ def _group_stalls(gaps: GroupGaps, first: int, first_episode: int) -> tuple[pl.D
     lost = np.where(prefill_ms > 0, held_by_prefill * prefill_ms, 0.0) + np.where(
         waits.mixed[chosen], held_by_mixed * excess_ms, 0.0
     )
+    gap_start, gap_end = gaps.start_ns, gaps.end_ns
     used = [gaps.baseline[k] if waits.mixed[k] else None for k in chosen.tolist()]
     frame = pl.DataFrame(
         {
             "stall": np.arange(first, first + len(chosen)),
             "group": np.full(len(chosen), steps.group),
-            "start_ns": [int(max(steps.start_ns[b[0]], gaps.start_ns[k])) for b, k in zip(blocks, chosen, strict=True)],
-            "end_ns": [int(min(steps.end_ns[b[-1]], gaps.end_ns[k])) for b, k in zip(blocks, chosen, strict=True)],
+            "start_ns": [int(max(steps.start_ns[b[0]], gap_start[k])) for b, k in zip(blocks, chosen, strict=True)],
+            "end_ns": [int(min(steps.end_ns[b[-1]], gap_end[k])) for b, k in zip(blocks, chosen, strict=True)],
             "stall_ms": total,
             "kind": np.where(waits.prefill[chosen], "prefill_step", "mixed_step"),
             "episode": np.cumsum(begins) - 1 + first_episode,
@@ -139,7 +140,7 @@ def _group_stalls(gaps: GroupGaps, first: int, first_episode: int) -> tuple[pl.D
             "baseline_ms": [None if b is None or b.ns is None else b.ns / 1e6 for b in used],
             "baseline_n": [None if b is None else b.n for b in used],
             "gap_before_ms": before,
-            "gap_ms": (gaps.end_ns - gaps.start_ns)[chosen] / 1e6,
+            "gap_ms": (gap_end - gap_start)[chosen] / 1e6,
             "gap_after_ms": after,
             "steps": [steps.index[b].tolist() for b in blocks],
             "reason": [_reason(gaps, waits, k) for k in chosen.tolist()],

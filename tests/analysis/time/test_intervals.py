@@ -34,6 +34,7 @@ def test_set_algebra(one, two):
     a, b = build(one), build(two)
     assert cells_of(a.intersect(b)) == cells(one) & cells(two)
     assert cells_of(a.subtract(b)) == cells(one) - cells(two)
+    assert a.overlaps(b) == bool(cells(one) & cells(two))
     assert cells_of(merge([a, b])) == cells(one) | cells(two)
     assert cells_of(a.complement(-10, 30)) == set(range(-10, 30)) - cells(one)
 
