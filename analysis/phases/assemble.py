@@ -11,7 +11,15 @@ from ...ingest.trace import COPY_KINDS, Trace
 from .columns import Bools, Columns, Ints, column
 from .link import LinkResult
 from .marker_steps import MarkerSteps
-from .sequence_steps import between_layers, common_layers, find_sequence_steps, layer_groups, view_lane
+from .sequence_steps import (
+    LayerMarks,
+    between_layers,
+    common_layers,
+    find_sequence_steps,
+    kernels_of_every_layer,
+    layer_groups,
+    view_lane,
+)
 
 STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
 DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
@@ -34,18 +42,24 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     marked = markers.step >= 0
     code[marked] = columns.lane[marked] * max(width, 1) + markers.step[marked]
     used = len(columns.lane_device) * max(width, 1)
-    anchors = layer_anchors(trace, columns)
-    layers = layer_starts(columns, link, anchors)
+    marks = mark_layers(trace, columns, link)
     for lane in range(len(columns.lane_device)):
         rows = np.flatnonzero((columns.lane == lane) & ~marked & ~columns.load_time)
-        if not anchors[rows].any():
+        if not marks.anchors[rows].any():
             continue
         copies = host_copies(trace, columns.lane_device[lane])
-        found = find_sequence_steps(view_lane(columns, rows, link.replay, anchors, copies))
+        found = find_sequence_steps(view_lane(columns, rows, link.replay, marks, copies))
         inside = split_by_markers(found.step, columns, lane, rows, marked)
         code[rows] = np.where(inside >= 0, used + inside, -1)
         used += int(inside.max()) + 1
-    return number_steps(columns, markers, drop_strays(columns, code), layers)
+    return number_steps(columns, markers, drop_strays(columns, code), marks.starts)
+
+
+def mark_layers(trace: Trace, columns: Columns, link: LinkResult) -> LayerMarks:
+    """Find what marks the layers of every lane."""
+    anchors = layer_anchors(trace, columns)
+    starts = layer_starts(columns, link, anchors)
+    return LayerMarks(anchors, starts, kernels_of_every_layer(columns, starts))
 
 
 def layer_anchors(trace: Trace, columns: Columns) -> Bools:

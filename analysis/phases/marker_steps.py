@@ -129,7 +129,9 @@ def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: p
     pieces = merge_ranges(ranges)
     piece_of_launch = assign_launches(trace, columns, link, pieces)
     key = pieces["step_key"].cast(pl.Int64).to_numpy()
-    of_kernel = np.where(link.launch >= 0, piece_of_launch[np.maximum(link.launch, 0)], -1)
+    of_kernel = np.full(columns.count, -1, dtype=np.int64)
+    tied = link.launch >= 0
+    of_kernel[tied] = piece_of_launch[link.launch[tied]]
     of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
     filled, ambiguous = fill_from_neighbours(columns, link, of_kernel)
     steps = pieces.group_by("step_key", maintain_order=True).agg(

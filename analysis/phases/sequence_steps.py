@@ -56,9 +56,18 @@ class LaneView:
         return np.asarray(total[high] - total[low])
 
 
-def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies: Ints) -> LaneView:
-    """The lane's arrays; ``anchors`` are the kernels that mark layers (attention, or softmax where none is fused)."""
-    marks = anchors[rows]
+@dataclass(frozen=True)
+class LayerMarks:
+    """What marks layers in the whole capture."""
+
+    anchors: Bools  # attention, or softmax where none is fused
+    starts: Bools  # the first of each layer
+    every_layer: Bools  # sampling and embedding kernels that come with nearly every layer
+
+
+def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, copies: Ints) -> LaneView:
+    """The lane's arrays in the order of ``rows``; ``copies``: start times of copies to the host."""
+    marks, of_layer = marks_of.anchors[rows], marks_of.every_layer[rows]
     return LaneView(
         start=columns.start[rows],
         end=columns.end[rows],
@@ -66,8 +75,8 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, anchors: Bools, copies
         gemm=columns.is_op("gemm", "moe_gemm")[rows],
         attention=marks,
         between_layers=between_layers(columns, rows),
-        sampling=columns.is_op("sampling")[rows] & ~marks,
-        embedding=columns.is_op("embedding")[rows],
+        sampling=columns.is_op("sampling")[rows] & ~marks & ~of_layer,
+        embedding=columns.is_op("embedding")[rows] & ~of_layer,
         helper=columns.is_op("step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce")[rows],
         trailing=columns.is_op("gemm_reduce", "collective")[rows],
         sendrecv=columns.is_op("collective")[rows],
@@ -126,7 +135,7 @@ def find_seams(lane: LaneView, first: Ints, last: Ints) -> tuple[Bools, str]:
     changes_replay = before != after
     sign = changes_replay.copy()
     for flags in (lane.sampling, lane.embedding):
-        sign |= lane.inside(flags & ~layer_names(lane, flags, len(first)), low, high) > 0
+        sign |= lane.inside(flags, low, high) > 0
     sign &= ~in_one_replay
     if sign.any():
         return sign, "sign"
@@ -134,12 +143,21 @@ def find_seams(lane: LaneView, first: Ints, last: Ints) -> tuple[Bools, str]:
     return weak, "weak" if weak.any() else "none"
 
 
-def layer_names(lane: LaneView, flags: Bools, layers: int) -> Bools:
-    """Rows of ``flags`` whose name comes with nearly every layer (a router's softmax is no sampler)."""
-    if not flags.any():
-        return flags
-    counts = np.bincount(lane.name[flags], minlength=int(lane.name.max()) + 1)
-    return flags & (counts[lane.name] > LAYER_SHARE * layers)
+def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
+    """Sampling and embedding kernels whose name comes with nearly every layer of their lane: a router's, no sampler.
+
+    ``starts``: the first attention kernel of each layer.
+    """
+    suspects = columns.is_op("sampling", "embedding")
+    result = np.zeros(columns.count, dtype=bool)
+    for lane in range(len(columns.lane_device)):
+        rows = np.flatnonzero(suspects & (columns.lane == lane))
+        if len(rows) == 0:
+            continue
+        layers = np.count_nonzero(starts & (columns.lane == lane))
+        counts = np.bincount(columns.name[rows])
+        result[rows] = counts[columns.name[rows]] > LAYER_SHARE * layers
+    return result
 
 
 def weak_seams(lane: LaneView, low: Ints, high: Ints) -> Bools:
@@ -224,7 +242,8 @@ def head_of_layer(lane: LaneView, first: Ints, last: Ints, seams: Ints, low: Int
     """
     following = np.minimum(seams + 2, len(first) - 1)
     floor, other = last[seams + 1] + 1, first[following]
-    alive = (seams + 2 < len(first)) & (lane.replay[high] == lane.replay[other])
+    layered = (seams + 2 < len(first)) & ~np.isin(seams + 1, seams)  # a second layer of the same step follows
+    alive = layered & (lane.replay[high] == lane.replay[other])
     length = np.zeros(len(seams), dtype=np.int64)
     for back in range(1, MAX_HEAD + 1):
         mine, theirs = high - back, other - back

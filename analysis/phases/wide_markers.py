@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .assemble import host_copies, layer_anchors
+from .assemble import host_copies, mark_layers
 from .columns import PHASE, Columns, Ints
 from .link import LinkResult
 from .marker_steps import MarkerSteps
@@ -34,13 +34,13 @@ def release_wide_markers(
     if not suspected.any():
         return markers, span
     wide = np.zeros(markers.frame.height, dtype=bool)
-    anchors = layer_anchors(trace, columns)
+    marks = mark_layers(trace, columns, link)
     for lane in range(len(columns.lane_device)):
         rows = np.flatnonzero((columns.lane == lane) & suspected)
-        if not anchors[rows].any():
+        if not marks.anchors[rows].any():
             continue
         copies = host_copies(trace, columns.lane_device[lane])
-        found = find_sequence_steps(view_lane(columns, rows, link.replay, anchors, copies))
+        found = find_sequence_steps(view_lane(columns, rows, link.replay, marks, copies))
         full = found.attention >= FULL_PASS * (found.layers or 1)
         first = np.full(len(found.attention), -1)
         first[found.step[::-1]] = rows[::-1]

@@ -301,7 +301,7 @@ def name_facts(names):
     )
 
 
-assert set(kind for kind, *_ in NAMES.values()) <= set(OP_CLASSES.categories.to_list())
+assert {kind for kind, *_ in NAMES.values()} <= set(OP_CLASSES.categories.to_list())
 assert "kind" in COPIES
 
 
