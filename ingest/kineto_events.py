@@ -13,6 +13,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 import polars as pl
 
 # Category spellings of today and of the profiler's first releases, in lower case.
@@ -192,16 +193,12 @@ class Columns:
 
     def _kernels(self, events: list[Event]) -> pl.DataFrame:
         args = _gpu_args(events)
-        shape = {
-            f"{what}_{axis}": pl.Series([_item(getattr(arg, what), place) for arg in args], dtype=pl.Int32)
-            for what in ("grid", "block")
-            for place, axis in enumerate("xyz")
-        }
+        shape = {**_axes("grid", [arg.grid for arg in args]), **_axes("block", [arg.block for arg in args])}
         return pl.DataFrame(
             {
                 **self._times(events),
                 **_placement(events, args),
-                "name_id": pl.Series(self.names.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "name_id": pl.Series(self.names.encode(_names(events)), dtype=pl.UInt32),
                 **shape,
                 "registers": pl.Series([arg.registers for arg in args], dtype=pl.Int64),
                 "shared_memory_bytes": pl.Series([arg.shared_memory for arg in args], dtype=pl.Int64),
@@ -217,7 +214,7 @@ class Columns:
             {
                 **self._times(events),
                 **_placement(events, args),
-                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
                 "bytes": pl.Series([arg.bytes for arg in args], dtype=pl.Int64),
                 "graph_node_id": pl.Series([arg.graph_node_id for arg in args], dtype=pl.Int64),
             }
@@ -229,7 +226,7 @@ class Columns:
             {
                 **self._times(events),
                 "thread": self._thread(events),
-                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
                 "correlation": pl.Series([arg.correlation for arg in args], dtype=pl.Int64),
             }
         )
@@ -239,7 +236,7 @@ class Columns:
             {
                 **self._times(events),
                 "thread": self._thread(events),
-                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
             }
         )
 
@@ -249,13 +246,13 @@ class Columns:
                 **self._times(events),
                 "device": pl.Series([_integer(event.pid) for event in events], dtype=pl.Int64),
                 "stream": pl.Series([_integer(event.tid) for event in events], dtype=pl.Int64),
-                "text_id": pl.Series(self.texts.encode(_name(event) for event in events), dtype=pl.UInt32),
+                "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
             }
         )
 
     def _ops(self, events: list[Event]) -> pl.DataFrame:
         args = _op_args(events)
-        keys = ((_name(event), bytes(arg.dims)) for event, arg in zip(events, args, strict=True))
+        keys = ((name, bytes(arg.dims)) for name, arg in zip(_names(events), args, strict=True))
         return pl.DataFrame(
             {
                 **self._times(events),
@@ -328,9 +325,23 @@ def _placement(events: list[Event], args: list[GpuArgs]) -> dict[str, pl.Series]
     }
 
 
-def _name(event: Event) -> str:
-    name = event.name
-    return name if type(name) is str else str(name)
+def _names(events: list[Event]) -> list[str]:
+    names = [event.name for event in events]
+    return names if all(type(name) is str for name in names) else [str(name) for name in names]
+
+
+def _axes(what: str, triples: list[list[int] | None]) -> dict[str, pl.Series]:
+    """Three columns x, y and z; null where an event has no such triple or a number beyond 32 bits."""
+    try:
+        whole = np.array(triples, dtype=np.int64)  # all there and of one length: the usual case
+    except (TypeError, ValueError):
+        whole = np.empty((0, 0), dtype=np.int64)
+    if whole.ndim == 2 and whole.shape[1] == 3 and (np.abs(whole) <= _INT32[-1]).all():
+        return {f"{what}_{axis}": pl.Series(whole[:, place].astype(np.int32)) for place, axis in enumerate("xyz")}
+    return {
+        f"{what}_{axis}": pl.Series([_item(triple, place) for triple in triples], dtype=pl.Int32)
+        for place, axis in enumerate("xyz")
+    }
 
 
 def _item(values: list[int] | None, place: int) -> int | None:

@@ -10,11 +10,9 @@ nothing about order. The columns are described in the Nsight Systems Analysis Gu
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -22,11 +20,9 @@ from .errors import CannotAnswerError, NotACaptureError
 from .nsys_stats_frames import kernels_end_to_end, trace_of_rows
 from .trace import Trace
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 TRACE, SUMMARY, PROJECTION = "cuda_gpu_trace", "cuda_gpu_kern_sum", "nvtx_gpu_proj_trace"
 PARQUET_MAGIC = b"PAR1"
+HEAD_BYTES = 65536
 # The recipe writes the same table three ways; the finest one present is read.
 RECIPE_FILES = ("rank_stats_by_device.parquet", "rank_stats.parquet", "all_stats.parquet", "all_stats.csv")
 _HEADER = re.compile(
@@ -34,6 +30,7 @@ _HEADER = re.compile(
     r'Name"?,"?Time"?,"?Total Time).*$',
     re.MULTILINE,
 )
+_HEADER_STARTS = (b"\nStart (", b'\n"Start (', b"\nName,", b'\n"Name","', b"\nTime (%)", b'\n"Time (%)"')
 _UNIT = re.compile(r"\((ns|nsec|us|usec|ms|msec|s|sec)\)")
 _NS = {"ns": 1, "nsec": 1, "us": 1e3, "usec": 1e3, "ms": 1e6, "msec": 1e6, "s": 1e9, "sec": 1e9}
 _ASK = "nsys stats --report cuda_gpu_trace --format csv --output run run.nsys-rep"
@@ -74,8 +71,6 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
 
 def _tables(path: Path) -> Iterator[tuple[str | None, pl.DataFrame]]:
     """Tables of the file with their kind; times in ns, column names without units."""
-    import pandas as pd
-
     if path.is_dir():
         chosen = _recipe_file(path)
         if chosen is None:
@@ -85,50 +80,69 @@ def _tables(path: Path) -> Iterator[tuple[str | None, pl.DataFrame]]:
         is_parquet = file.read(4) == PARQUET_MAGIC
     try:
         if is_parquet:
-            yield _normal(pd.read_parquet(path).reset_index())
+            yield _normal(_from_pandas(path))
             return
-        text = path.read_bytes().decode("utf-8-sig", "replace")
-        for block in _blocks(text):
-            yield _normal(pd.read_csv(io.StringIO(block), skipinitialspace=True))
-    except (ValueError, OSError) as error:  # pandas' parser errors are ValueErrors
+        for block in _blocks(path.read_bytes()):
+            yield _normal(_csv(block))
+    except (ValueError, OSError, pl.exceptions.PolarsError) as error:  # pandas' errors are ValueErrors
         raise NotACaptureError(f"{path.name} is damaged or cut off ({error}). Make it again with: {_ASK}") from error
 
 
-def _blocks(text: str) -> Iterator[str]:
+def _from_pandas(path: Path) -> pl.DataFrame:
+    """Recipes write frames of pandas, whose index (the kernel's name) only pandas gives back."""
+    import pandas as pd
+
+    frame: pl.DataFrame = pl.from_pandas(pd.read_parquet(path).reset_index())
+    return frame
+
+
+def _blocks(data: bytes) -> Iterator[bytes]:
     """The CSV tables in what ``nsys stats`` printed: each from its header to an empty line or the next header."""
-    starts = [match.start() for match in _HEADER.finditer(text)]
-    for start, following in zip(starts, [*starts[1:], len(text)], strict=True):
-        block = text[start:following]
-        empty = re.search(r"\r?\n[ \t]*\r?\n", block)
-        yield (block[: empty.start()] if empty else block).rstrip() + "\n"
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\r" in data[:HEAD_BYTES]:
+        data = data.replace(b"\r\n", b"\n")
+    for section in data.split(b"\n\n"):
+        yield from _tables_of_section(section)
 
 
-def _normal(table: pd.DataFrame) -> tuple[str | None, pl.DataFrame]:
-    columns: dict[str, Any] = {}
-    for column in table.columns:
-        name = str(column)
+def _tables_of_section(section: bytes) -> Iterator[bytes]:
+    place = 0
+    while place < len(section):
+        head = section[place : place + HEAD_BYTES].decode("utf-8", "replace")
+        found = _HEADER.search(head)
+        if found is None:
+            return
+        start = place + len(head[: found.start()].encode())
+        following = (section.find(mark, start + 1) for mark in _HEADER_STARTS)
+        place = min((end for end in following if end >= 0), default=len(section))
+        yield section[start:place].rstrip() + b"\n"
+
+
+def _csv(block: bytes) -> pl.DataFrame:
+    names = block.partition(b"\n")[0].decode("utf-8", "replace").replace('"', "").split(",")
+    texts = {name: pl.String for name in names if name.strip() in ("Name", "Device", "Style", "RangeStack")}
+    try:
+        return pl.read_csv(block, schema_overrides=texts, infer_schema_length=10_000, encoding="utf8-lossy")
+    except pl.exceptions.PolarsError:  # a number where ten thousand rows had none: the columns are cast one by one
+        return pl.read_csv(block, infer_schema=False, encoding="utf8-lossy", truncate_ragged_lines=True)
+
+
+def _normal(table: pl.DataFrame) -> tuple[str | None, pl.DataFrame]:
+    """The table with plain column names, times in ns, and which report it is."""
+    columns = []
+    for name in table.columns:
         unit = _UNIT.search(name)
         plain = _UNIT.sub("", name).replace("Time (%)", "Share").replace("Time(%)", "Share").strip()
-        values = table[column]
-        if unit and plain != "Share":
-            columns[plain] = _nanoseconds(values, _NS[unit.group(1)])
-        else:
-            columns[plain] = pl.Series(plain, values.to_numpy(dtype=object) if values.dtype == object else values)
-    frame = pl.DataFrame({name: _series(name, values) for name, values in columns.items()})
+        values = table[name]
+        columns.append((_nanoseconds(values, _NS[unit.group(1)]) if unit else values).alias(plain))
+    frame = pl.DataFrame(columns)
     return _kind(frame.columns), frame
 
 
-def _nanoseconds(values: pd.Series[Any], factor: float) -> pl.Series:
-    if factor == 1 and values.dtype.kind in "iu":
-        return pl.Series(values.to_numpy(dtype="int64"))
-    import pandas as pd
-
-    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype="float64") * factor
-    return pl.Series(numbers).fill_nan(None).round().cast(pl.Int64)
-
-
-def _series(name: str, values: Any) -> pl.Series:
-    return values.alias(name) if isinstance(values, pl.Series) else pl.Series(name, values)
+def _nanoseconds(values: pl.Series, factor: float) -> pl.Series:
+    if factor == 1 and values.dtype.is_integer():
+        return values.cast(pl.Int64)
+    return (values.cast(pl.Float64, strict=False) * factor).fill_nan(None).round().cast(pl.Int64)
 
 
 def _kind(columns: list[str]) -> str | None:

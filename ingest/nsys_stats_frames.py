@@ -49,9 +49,11 @@ _NO_ORDER = EvidenceGap(
 def trace_of_rows(source_name: str, table: pl.DataFrame, projected: pl.DataFrame | None) -> Trace:
     """A Trace of the rows of ``cuda_gpu_trace`` (times in ns) and, where given, of projected NVTX ranges."""
     table, rejected = _sound(table)
-    is_kernel = pl.col("GrdX").is_not_null() & ~pl.col("Name").str.contains(_OPERATION.pattern)
-    if "GrdX" not in table.columns:
-        is_kernel = ~pl.col("Name").str.contains(_OPERATION.pattern)
+    names = table["Name"].unique()
+    operations = names.filter(names.str.contains(_OPERATION.pattern))
+    is_kernel = ~pl.col("Name").is_in(operations.implode())
+    if "GrdX" in table.columns:
+        is_kernel &= pl.col("GrdX").is_not_null()
     if table.filter(is_kernel).is_empty():
         raise CannotAnswerError(f"{source_name} is a GPU trace without a single kernel ({table.height:,} copies).")
     devices, index_of = _devices(table)

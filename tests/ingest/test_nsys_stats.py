@@ -168,3 +168,9 @@ def test_real_sums(shared_traces):
     # the sums of the columns Instances and Total Time (ns), by awk
     assert (decode.kernels.height, decode.capture.duration_ns) == (78_016, 179_072_697)
     assert (prefill.kernels.height, prefill.capture.duration_ns) == (6_660, 65_691_733)
+
+
+def test_tables_without_a_blank_line_between_them(tmp_path):
+    tables = list(nsys_stats._blocks(f"noise\n{SUMS}{TRACE}".encode()))
+    assert [table.count(b"\n") for table in tables] == [3, 5]
+    assert read(write(tmp_path, SUMS + TRACE)).kernels.height == 2  # rows say more than sums
