@@ -82,6 +82,11 @@ def summarise(found: SummaryInput) -> SummaryResult:
     summary["utilization"] = utilization(found, summary)
     summary["worst_episode"] = _worst_episode(found.stalls)
     summary["longest_run_without_decode"] = _longest_run(found.stalls)
+    if len(per_group) > 1:
+        summary["stalls_across_groups"] = None
+        reasons["stalls_across_groups"] = (
+            "not detected: prefill on one group can hold decode on another inside a collective they share"
+        )
     if not found.autoregressive:
         reasons |= dict.fromkeys([k for k, v in summary.items() if v is None and k not in reasons], NO_PHASES)
     summary["reasons"] = {key: reasons[key] for key in sorted(reasons)}

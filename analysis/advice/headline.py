@@ -52,10 +52,10 @@ def _rate(summary: Mapping[str, Any], gpu: str) -> str:
     decode, prefill = summary["decode_step_ms"], summary["prefill_step_ms"]
     mbu, mfu = summary["decode_mbu_kernel_pct"], summary["prefill_mfu_kernel_pct"]
     if decode["n"] and mbu is not None:
-        floor = " or more (KV reads not known)" if summary["decode_mbu_is_lower_bound"] else ""
-        return (
-            f"Decode {'is memory-bound' if mbu >= MEMORY_BOUND_PCT else 'runs'} at {percent(mbu)} MBU of {gpu}{floor}"
-        )
+        how = "is memory-bound" if mbu >= MEMORY_BOUND_PCT else "runs"
+        if summary["decode_mbu_is_lower_bound"]:
+            return f"Decode {how} at {percent(mbu)} MBU or more of {gpu} (KV reads not known)"
+        return f"Decode {how} at {percent(mbu)} MBU of {gpu}"
     if decode["n"]:
         batch = summary["decode_batch_p50"]
         at = f" for {count(batch, 'request')}" if batch else ""

@@ -39,6 +39,10 @@ HOST_LEVERS = {
 }
 
 
+NEEDS_GRAPHS = ("kernel_launch", "unnamed_host_code")
+IN_GRAPHS = "overlap host code with the running step (asynchronous scheduling)"
+
+
 def prefill_interference(evidence: Evidence) -> Finding | None:
     """Prefill work kept decoding requests waiting."""
     stalls = evidence.found.stalls.stalls
@@ -174,8 +178,13 @@ def host_bound_decode(evidence: Evidence) -> Finding | None:
         recoverable_ms=float(ms),
         evidence={"bubble_ms": ms, "bubble_ms_per_decode_step": host.get("bubble_ms_per_decode_step")}
         | {"share_of_decode_pct": share, "parts_ms": dict(parts)},
-        lever=HOST_LEVERS[largest],
+        lever=IN_GRAPHS if _decode_in_graphs(evidence) and largest in NEEDS_GRAPHS else HOST_LEVERS[largest],
     )
+
+
+def _decode_in_graphs(evidence: Evidence) -> bool:
+    decode = evidence.found.steps.filter(pl.col("phase").cast(pl.String) == "decode")
+    return decode["graph_id"].count() * 2 > decode.height
 
 
 def collective_waiting(evidence: Evidence) -> Finding | None:

@@ -75,6 +75,17 @@ def test_prefill_interference_names_the_chunk_and_the_fitted_step():
     assert "keep token gaps under 50 ms" in target.lever
 
 
+def test_a_chunk_of_8192_tokens_and_its_3500_ms_step():
+    # users' S02: mixed steps of 3500 ms, decode steps of 33 ms
+    run = HandRun().step("decode", 33, times=10, decode_requests=6, decode_tokens=6)
+    mixed = {"decode_requests": 6, "decode_tokens": 6, "prefill_requests": 1}
+    run.step("mixed", 3500, times=3, prefill_tokens=8186, **mixed)
+    finding = findings_of(run.step("decode", 33, times=10, decode_requests=6, decode_tokens=6))["prefill_interference"]
+    assert finding.lever == (
+        "a step of 8,192 tokens takes 3.5 s; chunks of half that size about halve the token gap and delay the first token"
+    )
+
+
 def test_one_stall_has_a_lever_without_a_model():
     run = calm(20).step("prefill", 240, prefill_requests=1, prompts_finished=1, prefill_tokens=2048)
     finding = findings_of(run.step("decode", 10, times=20, decode_requests=BUSY_BATCH + 1))["prefill_interference"]
@@ -124,6 +135,8 @@ def test_host_bound_decode_names_its_ms():
         "The GPU waits for the host for 80 ms, 17% of decode time; most of it is kernel launch (70 ms)"
     )
     assert finding.lever == "capture decode steps in CUDA graphs"
+    graphs = HandRun().step("decode", 10, times=40, decode_requests=BUSY_BATCH, graph_id=3)
+    assert "CUDA graphs" not in findings_of(graphs, host=host)["host_bound_decode"].lever
     assert findings_of(calm(), host={"bubble_ms": None, "bubble_ms_reason": "no launches"}) == {}
 
 

@@ -202,6 +202,7 @@ def test_two_groups_add_up_and_stand_alone():
     assert result.summary["gpu_busy_ms"] == 640
     assert result.summary["stall_pct_of_window"] == pytest.approx(100 * 240 / 680)
     assert [g["stall_ms"] for g in result.group_summaries] == [240, 240]
+    assert "not detected" in result.summary["reasons"]["stalls_across_groups"]
     assert result.group_summaries[1]["decode_step_ms"]["n"] == 40
 
 
