@@ -160,7 +160,7 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bo
                 "row": rows,
                 "lane": columns.lane[rows],
                 "anchor": anchors[rows].astype(np.int64),
-                "opaque": columns.opaque[rows],
+                "opaque": (columns.opaque & columns.is_op("attention"))[rows],
             }
         )
         .group_by("code")

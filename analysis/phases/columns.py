@@ -60,8 +60,8 @@ class Columns:
 
 
 def column(frame: pl.DataFrame, name: str) -> Ints:
-    """One column as int64."""
-    return frame[name].cast(pl.Int64).to_numpy()
+    """One column as int64; what is not recorded is 0."""
+    return frame[name].cast(pl.Int64).fill_null(0).to_numpy()
 
 
 def read_columns(trace: Trace, name_facts: pl.DataFrame) -> Columns:

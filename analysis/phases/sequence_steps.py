@@ -16,6 +16,7 @@ from .columns import Bools, Columns, Ints
 
 MAX_HEAD = 64  # kernels between two attention launches that are compared to find where a layer begins
 MOVED_GAP_NS = 20_000  # an idle gap longer than this, and three times the one at the sampler, ends the earlier step
+LAYERS_OF_REPLAY = 16  # a replay recorded as one row stands for at least this many layers
 LAYER_SHARE = (
     0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
 )
@@ -154,7 +155,8 @@ def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
         rows = np.flatnonzero(suspects & (columns.lane == lane))
         if len(rows) == 0:
             continue
-        layers = np.count_nonzero(starts & (columns.lane == lane))
+        own = starts & (columns.lane == lane)
+        layers = np.count_nonzero(own) + LAYERS_OF_REPLAY * np.count_nonzero(own & columns.opaque)
         counts = np.bincount(columns.name[rows])
         result[rows] = counts[columns.name[rows]] > LAYER_SHARE * layers
     return result
