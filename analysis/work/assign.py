@@ -134,8 +134,8 @@ def _unknown(
         weights=unknown(),
         kv=unknown(),
         source=np.full(n, UNKNOWN, np.uint8),
-        matrix=np.isin(op, [OP_CODE[each] for each in MATRIX_OPS]),
-        helper=np.isin(op, [OP_CODE["gemm_reduce"], OP_CODE["attention_combine"]]),
+        matrix=_is_op(op, MATRIX_OPS),
+        helper=_is_op(op, ("gemm_reduce", "attention_combine")),
         dtype=names.dtype[name] if len(names.dtype) else np.zeros(0, np.int8),
         duration=duration,
         step=kernels["step"].to_numpy(),
@@ -144,6 +144,12 @@ def _unknown(
         names=names,
         sums=sums,
     )
+
+
+def _is_op(op: npt.NDArray[np.uint8], classes: Sequence[str]) -> Bools:
+    table = np.zeros(len(OP_CODE), np.bool_)
+    table[[OP_CODE[each] for each in classes]] = True
+    return np.asarray(table[op])
 
 
 def _countable(steps: pl.DataFrame) -> Bools:
@@ -349,7 +355,7 @@ def ideal_times(work: KernelWork, ceilings: Sequence[Any]) -> None:
         if ceiling.memory_bandwidth_gbps:
             bandwidth[ceiling.device_index] = ceiling.memory_bandwidth_gbps * 1e9
     vector = peak[:, DTYPES.index("fp32")]
-    own = peak[work.device, work.dtype]
+    own = peak.ravel()[work.device * len(DTYPES) + work.dtype]
     rate = np.where(work.matrix, own, vector[work.device])
     work.compute_s = np.where(work.flop == 0, 0.0, work.flop / rate)
     work.memory_s = work.bytes / bandwidth[work.device]

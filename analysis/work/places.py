@@ -63,7 +63,8 @@ def identify_places(
     ``kind`` of the model's attention (``layer_orders``).
     """
     inside = np.flatnonzero(step >= 0)
-    order = inside[np.argsort(step[inside], kind="stable")]
+    number = step[inside]  # NumPy sorts 16-bit numbers by radix
+    order = inside[np.argsort(number.astype(np.uint16) if number.max(initial=0) < 2**16 else number, kind="stable")]
     ordered = _Ordered(step[order], op[order], has_norm[order])
     own = _parts(ordered, own_part[order])
     whole = step_part[ordered.step]
@@ -160,21 +161,23 @@ def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int) -> npt.NDAr
     flags = [_layer_has_experts(o, begin), norm_before, decoded, decodes]
     rows, table = templates(kind)
     template = table[tuple(features) + tuple(flag.astype(int) for flag in flags)]
-    odd = _odd_counts(np.stack([spans.left, spans.right, *flags]), spans.count)
+    kinds = spans.left * 5 + spans.right
+    for flag in flags:
+        kinds = kinds * 2 + flag
+    odd = _odd_counts(kinds, spans.count)
     template = np.where(odd | (spans.count > LONGEST), 0, template)
     position = np.minimum(np.arange(len(o.gemm)) - spans.start[spans.of], LONGEST - 1)
     return np.asarray(rows[template[spans.of], position], np.int16)
 
 
-def _odd_counts(kinds: Ints, count: Ints) -> Bools:
+def _odd_counts(kind: Ints, count: Ints) -> Bools:
     """Spans with a rare number of GEMMs among those of their kind: a kernel was lost, so the order says nothing."""
-    _, of = np.unique(kinds, axis=1, return_inverse=True)
-    of = of.ravel()
-    _, pair, same = np.unique(of * 1000 + np.minimum(count, 999), return_inverse=True, return_counts=True)
-    share = same[pair] / np.bincount(of)[of]
-    usual = np.zeros(of.max() + 1)
-    np.maximum.at(usual, of, share)
-    return np.asarray((share < RARE) & (usual[of] > USUAL))
+    pair = kind * (LONGEST + 2) + np.minimum(count, LONGEST + 1)
+    often = np.bincount(pair, minlength=(int(kind.max(initial=0)) + 1) * (LONGEST + 2)).reshape(-1, LONGEST + 2)
+    all_of_kind = np.maximum(often.sum(axis=1), 1)
+    share = often[kind, np.minimum(count, LONGEST + 1)] / all_of_kind[kind]
+    usual = often.max(axis=1) / all_of_kind
+    return np.asarray((share < RARE) & (usual[kind] > USUAL))
 
 
 def _right_at_end(o: _Ordered, g: Ints, start: Ints, count: Ints) -> Ints:
@@ -212,7 +215,7 @@ def _place_all(
     following = np.minimum(o.last_gemm + 1, len(gemm_places))
     after = np.where(gemm_step[following] == o.step, padded[following], 0)
     attention_at_gemm = np.append(o.attention_count[o.gemm], 0)
-    before_attention = np.isin(last, _codes(BEFORE_ATTENTION)) & (o.attention_count == attention_at_gemm[o.last_gemm])
+    before_attention = _is(last, BEFORE_ATTENTION) & (o.attention_count == attention_at_gemm[o.last_gemm])
     layer = _layers(o, gemm_places, last, after)
 
     def put(op_class: str, place: str) -> Bools:
@@ -233,7 +236,7 @@ def _place_all(
     code[gathers_rows] = PLACE_CODE["row_gather"]
     quantize = o.op == OP_CODE["quantize"]
     for place, inputs in _QUANTIZED.items():
-        code[quantize & np.isin(after, _codes(inputs))] = PLACE_CODE[place]
+        code[quantize & _is(after, inputs)] = PLACE_CODE[place]
     _place_experts(o, code)
     activation = put("activation", "activation")
     last_experts = np.maximum.accumulate(np.where(o.op == OP_CODE["moe_gemm"], np.arange(n), -1))
@@ -259,7 +262,7 @@ def _adds_residual(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
 
     The residual has to be added somewhere; where no kernel of its own does it, the norm does.
     """
-    norm = np.isin(code, _codes(("norm", "final_norm")))
+    norm = _is(code, ("norm", "final_norm"))
     adds = np.cumsum(o.op == OP_CODE["elementwise"], dtype=np.int32)
     work = (o.op == OP_CODE["gemm"]) | (o.op == OP_CODE["moe_gemm"])
     last = np.maximum.accumulate(np.where(work, np.arange(len(work)), -1))
@@ -267,8 +270,11 @@ def _adds_residual(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
     return np.asarray(norm & inside & (adds == adds[np.maximum(last, 0)]))
 
 
-def _codes(places: Iterable[str]) -> npt.NDArray[np.int16]:
-    return np.array([PLACE_CODE[place] for place in places], np.int16)
+def _is(code: npt.NDArray[np.int16], places: Iterable[str]) -> Bools:
+    """Which codes are one of ``places``: a look-up, a good deal faster than ``isin`` on a million rows."""
+    table = np.zeros(len(PLACES), np.bool_)
+    table[[PLACE_CODE[place] for place in places]] = True
+    return np.asarray(table[code])
 
 
 def _layers(
@@ -276,17 +282,18 @@ def _layers(
 ) -> npt.NDArray[np.int16]:
     """Layer of each kernel: how many layer-opening GEMMs its step has had, less one."""
     opens = np.zeros(len(o.step), np.int32)
-    starts = np.isin(gemm_places, _codes(LAYER_STARTS))
+    starts = _is(gemm_places, LAYER_STARTS)
     opens[o.gemm[starts]] = 1
     total = np.cumsum(opens)
-    begin = np.searchsorted(o.step, o.step, side="left")
+    starts = np.append(0, np.flatnonzero(np.diff(o.step)) + 1)
+    begin = np.repeat(starts, np.diff(np.append(starts, len(o.step))))
     layer = total - np.where(begin > 0, total[np.maximum(begin - 1, 0)], 0) - 1
     # what prepares a layer's first GEMM belongs to that layer already
-    prepares = np.isin(o.op, [OP_CODE["norm"], OP_CODE["quantize"]]) & np.isin(after, _codes(LAYER_STARTS))
+    prepares = ((o.op == OP_CODE["norm"]) | (o.op == OP_CODE["quantize"])) & _is(after, LAYER_STARTS)
     layer = layer + prepares
     outside = last == PLACE_CODE["lm_head"]
     outside |= (o.op == OP_CODE["norm"]) & (after == PLACE_CODE["lm_head"])
-    outside |= np.isin(o.op, [OP_CODE["sampling"], OP_CODE["embedding"]])
+    outside |= (o.op == OP_CODE["sampling"]) | (o.op == OP_CODE["embedding"])
     return np.where(outside, -1, layer).astype(np.int16)
 
 
@@ -314,9 +321,9 @@ def _shares(o: _Ordered, code: npt.NDArray[np.int16], duration: Ints) -> npt.NDA
     """Share of each kernel in the work of its place, with others there since the same GEMM, by its part of their time."""
     share = np.ones(len(code), np.float64)
     # a reduction adds time to its GEMM or attention, and no work
-    helper = np.isin(o.op, [OP_CODE["gemm_reduce"], OP_CODE["attention_combine"]])
+    helper = (o.op == OP_CODE["gemm_reduce"]) | (o.op == OP_CODE["attention_combine"])
     share[helper] = 0.0
-    for place in np.unique(code):
+    for place in np.flatnonzero(np.bincount(code, minlength=len(PLACES))):
         if place == 0:
             continue
         members = np.flatnonzero((code == place) & ~helper)

@@ -19,6 +19,7 @@ from .assign import KernelWork, assign_kernels, ideal_times
 from .choice import ModelChoice, choose_model
 from .kv import KvLengths, fill_steps, kv_lengths
 from .layer_orders import PLACES
+from .sums import group_sums
 
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 
@@ -133,10 +134,10 @@ def tables(
 ) -> Tables:
     """Kernel table, op-class table and roofline."""
     why = work_tables.Why(work_tables.common_ceiling(ceilings), choice, kv.known)
-    frame = work_tables.counted_frame(phases, work)
-    op_classes = work_tables.op_class_table(frame, why)
+    sums = group_sums(phases, work)
+    op_classes = work_tables.op_class_table(sums, why)
     return Tables(
-        work_tables.kernel_table(trace, phases, facts, work, frame, why),
+        work_tables.kernel_table(trace, facts, sums, why),
         op_classes,
         work_tables.roofline(op_classes, ceilings),
     )

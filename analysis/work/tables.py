@@ -10,12 +10,11 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from ..phases import PhaseResult
-from ..result import KERNEL_TABLE, OP_CLASS_TABLE, WORK_SOURCES
+from ..result import KERNEL_TABLE, OP_CLASS_TABLE
 from . import ratios
-from .assign import KernelWork
 from .choice import ModelChoice
 from .name_columns import DTYPES, MATRIX_OPS
+from .sums import GroupSums, merged
 from .waves import SmLimits, waves
 
 CONVENTIONS = (
@@ -23,7 +22,7 @@ CONVENTIONS = (
     "MFU counts matrix work (GEMMs, attention) against the dense peak of the kernel's own type",
 )
 _NO_RATIO = {"collective": "time is transfer and waiting for other ranks: no MFU or MBU"}
-_KNOWN = ("flop", "flop_executed", "bytes", "compute_s", "memory_s")
+_LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
 @dataclass(frozen=True)
@@ -54,81 +53,6 @@ def boost_pct(ceiling: Any) -> float:
     if ceiling.max_clock_mhz and ceiling.spec_clock_mhz:
         return float(100.0 * max(1.0, ceiling.max_clock_mhz / ceiling.spec_clock_mhz))
     return ratios.MFU_BOOST_PCT
-
-
-def counted_frame(phases: PhaseResult, work: KernelWork) -> pl.DataFrame:
-    """The kernels that count (in the window) with their work as nullable columns."""
-    kernels = phases.kernels
-    frame = pl.DataFrame(
-        {
-            "name_id": kernels["name_id"],
-            "op_class": kernels["op_class"],
-            "phase": kernels["phase"],
-            "evidence": kernels["evidence"],
-            "step": kernels["step"],
-            "in_mixed": kernels["step_phase"] == "mixed",
-            "duration": work.duration,
-            "source": work.source,
-            "dtype": work.dtype,
-            "helper": work.helper,
-            "matrix": work.matrix,
-            **{name: getattr(work, name) for name in _KNOWN},
-        }
-    )
-    return frame.filter(kernels["in_window"].fill_null(False)).with_columns(pl.col(*_KNOWN).fill_nan(None))
-
-
-def _sums(frame: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    known = pl.col("bytes").is_not_null() & pl.col("flop").is_not_null()
-    ms = pl.col("duration") / 1e6
-    return frame.group_by(keys).agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("step").filter(pl.col("step") >= 0).n_unique().alias("steps"),
-        (pl.col("duration").sum() / 1e6).alias("total_ms"),
-        ms.filter(pl.col("in_mixed")).sum().alias("in_mixed_ms"),
-        (pl.col("duration").median() / 1e3).alias("median_us"),
-        ms.filter(known).sum().alias("known_ms"),
-        ms.filter(pl.col("bytes").is_not_null()).sum().alias("bytes_ms"),
-        ms.filter(pl.col("memory_s").is_not_null()).sum().alias("memory_ms"),
-        ms.filter(pl.col("compute_s").is_not_null() & pl.col("matrix")).sum().alias("compute_ms"),
-        pl.col("bytes").count().alias("bytes_count"),
-        *(
-            pl.when(pl.col(name).count() > 0).then(pl.col(name).sum()).alias(name)
-            for name in ("flop", "flop_executed", "bytes", "memory_s")
-        ),
-        pl.when(pl.col("compute_s").filter(pl.col("matrix")).count() > 0)
-        .then(pl.col("compute_s").filter(pl.col("matrix")).sum())
-        .alias("matrix_s"),
-        pl.when(pl.col("compute_s").count() > 0).then(pl.col("compute_s").sum()).alias("compute_s"),
-        pl.col("helper").all().alias("helper"),
-        pl.col("dtype").max().alias("dtype"),
-    )
-
-
-def _leading(frame: pl.DataFrame, keys: list[str], column: str) -> pl.DataFrame:
-    """The value of ``column`` with the most time, per group."""
-    by_value = frame.group_by([*keys, column]).agg(pl.col("duration").sum().alias("time"))
-    return by_value.sort("time", column, descending=[True, False]).unique(keys, keep="first").select(*keys, column)
-
-
-def _evidence(frame: pl.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], dict[str, float]]:
-    by_kind = frame.group_by([*keys, "evidence"]).agg(pl.col("duration").sum().alias("time"))
-    total = by_kind.group_by(keys).agg(pl.col("time").sum().alias("total"))
-    shares = by_kind.join(total, on=keys).sort([*keys, "evidence"])
-    found: dict[tuple[Any, ...], dict[str, float]] = {}
-    for *key, kind, time, whole in shares.select(*keys, "evidence", "time", "total").iter_rows():
-        found.setdefault(tuple(key), {})[kind] = time / whole if whole else 0.0
-    return found
-
-
-def _rows(
-    sums: pl.DataFrame, keys: list[str], evidence: Mapping[tuple[Any, ...], dict[str, float]], why: Why
-) -> list[dict[str, Any]]:
-    """One dictionary per group with ratios, bound and reason."""
-    rows = []
-    for row in sums.iter_rows(named=True):
-        rows.append(_ratios_of(row, why) | {"evidence": evidence[tuple(row[key] for key in keys)]})
-    return rows
 
 
 @dataclass(frozen=True)
@@ -191,10 +115,10 @@ def _effective_peak(row: Mapping[str, Any]) -> float:
 def _row_mbu(row: Mapping[str, Any], ceiling: Ceiling) -> ratios.Ratio:
     seconds = row["memory_ms"] / 1e3
     bandwidth = row["bytes"] / row["memory_s"] / 1e9 if row["memory_s"] else ceiling.bandwidth_gbps or 0.0
-    per_launch = row["bytes"] / max(row["bytes_count"], 1)
+    per_launch = row["bytes"] / max(row["bytes_n"], 1)
     ratio = ratios.mbu(row["bytes"], seconds, bandwidth)
     if ratio.pct is None or ratio.pct > 100.0:
-        alone = ratios.mbu(per_launch, seconds / max(row["bytes_count"], 1), bandwidth, l2_bytes=ceiling.l2_bytes)
+        alone = ratios.mbu(per_launch, seconds / max(row["bytes_n"], 1), bandwidth, l2_bytes=ceiling.l2_bytes)
         return alone if alone.l2_resident else ratio
     return ratio
 
@@ -226,48 +150,28 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
     return "no formula for this kind of kernel"
 
 
-def kernel_table(
-    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, frame: pl.DataFrame, why: Why
-) -> pl.DataFrame:
+def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
-    keys = ["name_id", "op_class", "phase"]
-    sums = _sums(frame, keys).join(_leading(frame, keys, "source"), on=keys, how="left")
-    sums = sums.with_columns(source=_source_names(sums["source"])).sort(
-        "total_ms", "name_id", "phase", descending=[True, False, False]
+    rows = [_ratios_of(merged(sums, [group]), why) for group in range(len(sums.name))]
+    rows.sort(key=lambda row: (-row["total_ms"], row["name_id"], row["phase"]))
+    used = [row["name_id"] for row in rows]
+    names, libraries, short = (
+        series.gather(used).to_list() for series in (trace.names["name"], facts["library"], facts["short_name"])
     )
-    rows = _rows(sums, keys, _evidence(frame, keys), why)
-    named = pl.DataFrame(
-        {
-            "name_id": trace.names["name_id"],
-            "name": trace.names["name"],
-            "library": facts["library"],
-            "readable": facts["short_name"],
-        }
-    )
-    info = {
-        row["name_id"]: row
-        for row in named.filter(pl.col("name_id").is_in(sums["name_id"].implode())).iter_rows(named=True)
-    }
-    launches = _launch_facts(trace, phases, keys)
-    for row in rows:
-        about = info[row["name_id"]]
-        row.update(name=about["name"], short_name=about["readable"], library=about["library"])
-        row.update(launches.get((row["name_id"], row["phase"]), {}))
+    launches = _launch_facts(trace, [row["median_launch"] for row in rows])
+    for row, name, library, readable, launch in zip(rows, names, libraries, short, launches, strict=True):
+        row.update(launch, name=name, library=library, short_name=readable)
     return _frame(rows, KERNEL_TABLE)
 
 
-def op_class_table(frame: pl.DataFrame, why: Why) -> pl.DataFrame:
+def op_class_table(sums: GroupSums, why: Why) -> pl.DataFrame:
     """OP_CLASS_TABLE: the same numbers by (op class, phase)."""
-    keys = ["op_class", "phase"]
-    sums = _sums(frame, keys).join(_leading(frame, keys, "source"), on=keys, how="left")
-    sums = sums.with_columns(source=_source_names(sums["source"])).sort(
-        "total_ms", "op_class", "phase", descending=[True, False, False]
-    )
-    return _frame(_rows(sums, keys, _evidence(frame, keys), why), OP_CLASS_TABLE)
-
-
-def _source_names(codes: pl.Series) -> pl.Series:
-    return pl.Series(WORK_SOURCES.categories, dtype=pl.String).gather(codes)
+    members: dict[tuple[int, int], list[int]] = {}
+    for group, key in enumerate(zip(sums.op.tolist(), sums.phase.tolist(), strict=True)):
+        members.setdefault(key, []).append(group)
+    rows = [_ratios_of(merged(sums, groups), why) for groups in members.values()]
+    rows.sort(key=lambda row: (-row["total_ms"], row["op_class"], row["phase"]))
+    return _frame(rows, OP_CLASS_TABLE)
 
 
 def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
@@ -276,42 +180,47 @@ def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFram
     )
 
 
-def _launch_facts(trace: Trace, phases: PhaseResult, keys: list[str]) -> dict[tuple[int, str], dict[str, Any]]:
-    """Blocks, waves, coverage and tail of the median launch of each (name, phase)."""
-    kernels = phases.kernels.filter(pl.col("in_window").fill_null(False))
-    blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
-    threads = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
-    grouped = kernels.group_by("name_id", "phase").agg(
-        blocks.median().alias("blocks"),
-        threads.median().alias("threads"),
-        pl.col("registers").median(),
-        pl.col("shared_memory_bytes").median(),
-        pl.col("cluster_size").median(),
-        pl.col("device_index").min(),
+def _launch_facts(trace: Trace, rows: list[int]) -> list[dict[str, Any]]:
+    """Blocks, waves, coverage and tail of some launches."""
+    launch = (
+        trace.kernels.select(
+            "device_index",
+            "registers",
+            "shared_memory_bytes",
+            "cluster_size",
+            blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
+            threads=pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z"),
+        )[rows]
+        if rows
+        else trace.kernels.head(0)
     )
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    limits = {row["device_index"]: _limits(row) for row in trace.devices.iter_rows(named=True)}
-    for device, own in grouped.partition_by("device_index", as_dict=True).items():
-        limit = limits.get(device[0])
-        column = {c: own[c].fill_null(0).cast(pl.Int64).to_numpy() for c in own.columns if c not in ("phase",)}
+    found: list[dict[str, Any]] = [{} for _ in rows]
+    for device in trace.devices.iter_rows(named=True):
+        own = [at for at, index in enumerate(launch["device_index"].to_list()) if index == device["device_index"]]
+        limits = _limits(device)
+        if not own:
+            continue
+        column = {name: launch[name][own].fill_null(0).cast(pl.Int64).to_numpy() for name in _LAUNCH}
         result = None
-        if limit is not None:
+        if limits:
             result = waves(
                 column["blocks"],
                 column["threads"],
                 column["registers"],
                 column["shared_memory_bytes"],
-                limit,
+                limits,
                 column["cluster_size"],
             )
-        for index, (name, phase) in enumerate(own.select("name_id", "phase").iter_rows()):
-            facts: dict[str, Any] = {"blocks": int(column["blocks"][index]) or None}
-            if result is not None and facts["blocks"]:
-                facts["sm_coverage_pct"] = float(result.sm_coverage_pct[index])
-                if not np.isnan(result.waves[index]):
-                    facts["waves"] = float(result.waves[index])
-                    facts["tail_waste_pct"] = float(result.tail_waste_pct[index])
-            found[name, phase] = facts
+        for position, at in enumerate(own):
+            blocks = int(column["blocks"][position])
+            if not blocks:
+                continue
+            found[at] = {"blocks": blocks}
+            if result is not None:
+                found[at]["sm_coverage_pct"] = float(result.sm_coverage_pct[position])
+                if not np.isnan(result.waves[position]):
+                    found[at]["waves"] = float(result.waves[position])
+                    found[at]["tail_waste_pct"] = float(result.tail_waste_pct[position])
     return found
 
 

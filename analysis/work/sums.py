@@ -1,0 +1,165 @@
+"""Sums of kernel work by (name, phase), from which the tables are made.
+
+Names and phases are small numbers, so groups are counted with ``bincount`` instead of hashing a million rows; sums by
+op class are then sums of a few hundred groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..phases import PhaseResult
+from ..result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
+from .assign import KernelWork
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_PHASES: list[str] = list(PHASES.categories)
+_EVIDENCE: list[str] = list(EVIDENCE.categories)
+_SOURCES: list[str] = list(WORK_SOURCES.categories)
+_OPS: list[str] = list(OP_CLASSES.categories)
+MS = 1e6
+
+
+@dataclass(frozen=True)
+class GroupSums:
+    """One row per (name, phase) that occurs in the window. Sums are over kernels whose number is known."""
+
+    name: Ints
+    op: Ints
+    phase: Ints
+    columns: dict[str, Floats]  # count, total_ms, in_mixed_ms, known_ms, flop, flop_n, ...
+    by_evidence: Floats  # (group, evidence) ms
+    by_source: Floats  # (group, work source) ms
+    in_step: npt.NDArray[np.bool_]  # (group, step): the group has a kernel in that step
+    rows: list[Ints]  # kernel rows of each group
+    dtype: Ints
+    helper: npt.NDArray[np.bool_]
+    duration: Ints
+
+
+def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
+    """Sum the work of all kernels in the window."""
+    kernels = phases.kernels
+    inside = np.flatnonzero(kernels["in_window"].fill_null(False).to_numpy())
+
+    def codes(column: str) -> Ints:
+        return kernels[column].to_physical().to_numpy()[inside].astype(np.int64)
+
+    phase = codes("phase")
+    wide = work.name[inside].astype(np.int64) * len(_PHASES) + phase
+    present, group, count = _dense(wide)
+    n = len(present)
+    duration = work.duration[inside]
+    ms = duration / MS
+    flop, size = work.flop[inside], work.bytes[inside]
+    matrix = work.matrix[inside]
+    compute, memory = work.compute_s[inside], work.memory_s[inside]
+
+    def total(values: Floats, where: npt.NDArray[np.bool_] | None = None) -> Floats:
+        chosen = ~np.isnan(values) if where is None else where
+        return np.bincount(group, np.where(chosen, values, 0.0), n).astype(np.float64)
+
+    def number(where: npt.NDArray[np.bool_]) -> Floats:
+        return np.bincount(group, where, n).astype(np.float64)
+
+    has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
+    priced = ~np.isnan(compute)
+    columns = {
+        "count": count.astype(np.float64),
+        "total_ms": total(ms),
+        "in_mixed_ms": total(ms, codes("step_phase") == _PHASES.index("mixed")),
+        "known_ms": total(ms, has_size & has_flop),
+        "bytes_ms": total(ms, has_size),
+        "memory_ms": total(ms, ~np.isnan(memory)),
+        "compute_ms": total(ms, priced & matrix),
+        "bytes": total(size),
+        "bytes_n": number(has_size),
+        "flop": total(flop),
+        "flop_n": number(has_flop),
+        "flop_executed": total(work.flop_executed[inside]),
+        "memory_s": total(memory),
+        "memory_n": number(~np.isnan(memory)),
+        "compute_s": total(compute),
+        "compute_n": number(priced),
+        "matrix_s": total(compute, priced & matrix),
+        "matrix_n": number(priced & matrix),
+    }
+    step = work.step[inside].astype(np.int64)
+    seen = np.zeros((n, phases.steps.height + 1), np.bool_)
+    seen[group, step] = True  # -1 marks the last column, which is dropped
+    first = np.zeros(n, np.int64)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    rows = np.split(inside[np.argsort(_small(group), kind="stable")], np.cumsum(count)[:-1]) if n else []
+    return GroupSums(
+        name=present // len(_PHASES),
+        op=codes("op_class")[first] if n else np.zeros(0, np.int64),
+        phase=present % len(_PHASES),
+        columns=columns,
+        by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
+        by_source=_split(group, work.source[inside].astype(np.int64), ms, n, len(_SOURCES)),
+        in_step=seen[:, :-1],
+        rows=rows,
+        dtype=np.array([work.dtype[row].max(initial=0) for row in rows], np.int64),
+        helper=np.array([bool(work.helper[row].all()) for row in rows], np.bool_),
+        duration=work.duration,
+    )
+
+
+def _dense(wide: Ints) -> tuple[Ints, Ints, Ints]:
+    """The codes that occur, the position of each row's code among them, and how often each occurs."""
+    often = np.bincount(wide)
+    present = np.flatnonzero(often)
+    place = np.zeros(len(often), np.int64)
+    place[present] = np.arange(len(present))
+    return present, place[wide], often[present]
+
+
+def _small(group: Ints) -> npt.NDArray[Any]:
+    """The same numbers in 16 bits where they fit, which NumPy sorts by radix."""
+    return group.astype(np.uint16) if group.max(initial=0) < 2**16 else group
+
+
+def _split(group: Ints, kind: Ints, ms: Floats, groups: int, kinds: int) -> Floats:
+    return np.asarray(np.bincount(group * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
+
+
+def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
+    """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``."""
+    own = duration[rows]
+    middle = (len(own) - 1) // 2
+    order = np.argpartition(own, middle)
+    value = float(own[order[middle]])
+    if len(own) % 2 == 0:
+        value = (value + float(own[order[middle + 1 :]].min())) / 2.0
+    return int(rows[order[middle]]), value
+
+
+def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
+    """One table row from some groups: sums, counts per step, evidence shares, main source, median; null = unknown."""
+    at = np.asarray(members, np.int64)
+    row: dict[str, Any] = {name: float(values[at].sum()) for name, values in sums.columns.items()}
+    for name, known in (("flop", "flop_n"), ("flop_executed", "flop_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
+                        ("compute_s", "compute_n"), ("matrix_s", "matrix_n")):  # fmt: skip
+        if not row[known]:
+            row[name] = None
+    row["count"] = int(row["count"])
+    row["steps"] = int(sums.in_step[at].any(axis=0).sum())
+    evidence, source = sums.by_evidence[at].sum(axis=0), sums.by_source[at].sum(axis=0)
+    whole = float(evidence.sum())
+    row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence.tolist(), strict=True) if ms and whole}
+    row["source"] = _SOURCES[int(source.argmax())]
+    rows = sums.rows[at[0]] if len(at) == 1 else np.concatenate([sums.rows[i] for i in at])
+    row["median_launch"], median = median_row(rows, sums.duration)
+    row["median_us"] = median / 1e3
+    row["dtype"] = int(sums.dtype[at].max())
+    row["helper"] = bool(sums.helper[at].all())
+    row["op_class"], row["phase"] = _OPS[int(sums.op[at[0]])], _PHASES[int(sums.phase[at[0]])]
+    row["name_id"] = int(sums.name[at[0]])
+    return row
