@@ -97,16 +97,16 @@ class ModelShape:
         """Whether attention is multi-head latent attention."""
         return self.kv_lora_rank > 0
 
+    def is_moe_layer(self, layer: int) -> bool:
+        """Whether a layer routes its tokens to experts."""
+        if not self.experts or layer < self.first_dense_layers or layer in self.other_dense_layers:
+            return False
+        return (layer + self.moe_layer_offset) % self.moe_layer_frequency == 0
+
     @property
     def moe_layers(self) -> int:
         """How many layers route tokens to experts."""
-        if not self.experts:
-            return 0
-        return sum(
-            1
-            for layer in range(self.first_dense_layers, self.layers)
-            if (layer + self.moe_layer_offset) % self.moe_layer_frequency == 0 and layer not in self.other_dense_layers
-        )
+        return sum(self.is_moe_layer(layer) for layer in range(self.layers))
 
     @property
     def dense_layers(self) -> int:

@@ -73,19 +73,23 @@ def known_models() -> Mapping[str, ModelShape]:
 
 @cache
 def model_names() -> Mapping[str, str]:
-    """Every spelling people type, folded (lower case, no punctuation), to the canonical name."""
+    """Every spelling people type, folded, to the canonical name; without decimal points too where that is unique."""
     rows = _table("models.toml").items()
-    return {fold_name(alias): name for name, row in rows for alias in (name, *row.get("aliases", ()))}
+    exact = {fold_name(alias): name for name, row in rows for alias in (name, *row.get("aliases", ()))}
+    pointless: dict[str, set[str]] = {}
+    for folded, name in exact.items():
+        pointless.setdefault(folded.replace(".", ""), set()).add(name)
+    return {**{folded: min(names) for folded, names in pointless.items() if len(names) == 1}, **exact}
 
 
 @cache
 def name_endings() -> Mapping[str, Ending]:
-    """``name_endings.toml``: folded endings of model names and what they say."""
+    """``name_endings.toml``: endings of model names, as words joined by dashes, and what they say."""
     found: dict[str, Ending] = {}
     for row in _table("name_endings.toml")["ending"]:
         stored = row.get("quantisation")
         ending = Ending(Quantisation(**stored) if stored else None, row.get("weight_dtype"), row.get("note"))
-        found |= dict.fromkeys((fold_name(word) for word in row["words"]), ending)
+        found |= dict.fromkeys(("-".join(_words(word)) for word in row["words"]), ending)
     return found
 
 
@@ -94,8 +98,16 @@ def _table(file: str) -> dict[str, Any]:
 
 
 def fold_name(name: str) -> str:
-    """A model name without case, punctuation and the owner before the last slash."""
-    return "".join(c for c in _last_part(name).lower() if c.isalnum())
+    """A model name in lower case, without the owner before the last slash and without punctuation.
+
+    A point between digits stays: opt-1.3b is not opt-13b.
+    """
+    return re.sub(r"(?<!\d)\.|\.(?!\d)|[^a-z0-9.]", "", _last_part(name).lower())
+
+
+def _words(name: str) -> list[str]:
+    """The words of a name in lower case; points end a word except between digits."""
+    return [word for word in re.split(r"[-_\s]+|\.(?=[a-z])", name.lower()) if word]
 
 
 def _last_part(name: str) -> str:
@@ -109,7 +121,7 @@ def find_model(name: str) -> ModelShape | None:
     (``-AWQ``, ``-FP8``, ``-GPTQ-Int4``) set the quantisation, and a note says that the name is where it comes from.
     """
     names = model_names()
-    words = [word for word in re.split(r"[-_\s]+|\.(?=[A-Za-z])", _last_part(name)) if word]
+    words = _words(_last_part(name))
     stored: list[tuple[str, Ending]] = []
     while words:
         joined = fold_name("-".join(words))
@@ -130,10 +142,11 @@ def _ending(words: Sequence[str]) -> tuple[int, Ending] | None:
     """The longest known ending of a name: how many words, and what it says."""
     endings = name_endings()
     for count in range(min(_LONGEST_ENDING, len(words) - 1), 0, -1):
-        ending = endings.get(fold_name("-".join(words[-count:])))
+        ending = endings.get("-".join(words[-count:]))
         if ending is not None:
             return count, ending
-    if re.fullmatch(r"(?i)v?\d+(?:\.\d+)*[kb]?|\d+k", words[-1]) and len(words) > 1:  # a date, version or context size
+    # a date, a version or a context size; never a size: GLM-4.5-9B is no GLM-4.5
+    if re.fullmatch(r"\d{4,8}|v\d+(?:\.\d+)*|\d+k", words[-1]) and len(words) > 1:
         return 1, Ending()
     return None
 
