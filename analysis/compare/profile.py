@@ -69,7 +69,7 @@ def profile_of(analysis: Analysis) -> Profile:
     kept = analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
     if len(kept):
         kept = kept.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
-    table = analysis.kernel_table.group_by("name").agg(pl.col("total_ms").sum())
+    table = analysis.kernel_table.group_by("name", maintain_order=True).agg(pl.col("total_ms").sum())
     return Profile(
         name=capture.source_name,
         identity=identity,
@@ -109,7 +109,7 @@ def _ms_per_step(analysis: Analysis, steps: pl.DataFrame) -> pl.DataFrame:
         analysis.kernels.lazy()
         .select("step", "op_class", "name_id", ((pl.col("end_ns") - pl.col("start_ns")) / 1e6).alias("ms"))
         .join(chosen.lazy(), on="step", how="semi")
-        .group_by("step", "op_class", "name_id")
+        .group_by("step", "op_class", "name_id", maintain_order=True)
         .agg(pl.col("ms").sum())
         .join(names.lazy(), on="name_id", how="left")
         .with_columns(pl.col("op_class").cast(pl.String))
@@ -118,10 +118,10 @@ def _ms_per_step(analysis: Analysis, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _matrix(kernels: pl.DataFrame, steps: pl.DataFrame, key: str, most: int) -> dict[str, Floats]:
-    top = kernels.group_by(key).agg(pl.col("ms").sum()).sort("ms", key, descending=[True, False]).head(most)
+    top = kernels.group_by(key, maintain_order=True).agg(pl.col("ms").sum()).sort("ms", key, descending=[True, False]).head(most)
     position = {step: i for i, step in enumerate(steps["step"].to_list())}
     result: dict[str, Floats] = {}
-    sums = kernels.group_by(key, "step").agg(pl.col("ms").sum())
+    sums = kernels.group_by(key, "step", maintain_order=True).agg(pl.col("ms").sum())
     for name in top[key].to_list():
         rows = sums.filter(pl.col(key) == name)
         column = np.zeros(len(steps))
