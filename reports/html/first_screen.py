@@ -13,6 +13,7 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from . import operands
 from .identity import main_dtype, peak_of, short_source
 from .tables import Column, Table, names, numbers, texts
 
@@ -111,19 +112,19 @@ def spread_text(spread: Mapping[str, Any]) -> str:
 
 
 def _mbu(analysis: Analysis) -> Headline:
-    return _ratio(analysis, "decode_mbu", "Decode MBU", "memory_bandwidth_gbps", "bytes decode must move")
+    return _ratio(analysis, operands.MBU)
 
 
 def _mfu(analysis: Analysis) -> Headline:
-    return _ratio(analysis, "prefill_mfu", "Prefill MFU", "peak_tflops", "useful FLOP of prefill")
+    return _ratio(analysis, operands.MFU)
 
 
-def _ratio(analysis: Analysis, key: str, label: str, ceiling: str, numerator: str) -> Headline:
-    summary = analysis.summary
+def _ratio(analysis: Analysis, ratio: operands.Ratio) -> Headline:
+    summary, key, label = analysis.summary, ratio.key, ratio.label
     kernel, wall = summary.get(f"{key}_kernel_pct"), summary.get(f"{key}_wall_pct")
     lower = bool(summary.get(f"{key}_lower_bound") or summary.get(f"{key}_is_lower_bound"))
     device = analysis.devices[0] if analysis.devices else {}
-    over = _ceiling_text(device, ceiling, main_dtype(analysis))
+    ceiling, over = _ceiling(device, ratio, main_dtype(analysis))
     why = _why(analysis, f"{key}_kernel_pct")
     known = fmt.is_known(kernel)
     note = str(summary.get(f"{key}_note") or "") or (
@@ -136,19 +137,21 @@ def _ratio(analysis: Analysis, key: str, label: str, ceiling: str, numerator: st
     return Headline(
         key.replace("_", "-"), f"{label}, kernel time", fmt.percent(kernel, at_least=lower and known),
         wall_text if known else "", "; ".join(x for x in (f"of {over}" if known else why, note) if x),
-        f"{label}: {numerator} ÷ (time × {over}). Kernel time is the union of the phase's kernels; wall time runs from step end to step end." if known else "",
+        operands.footnote(analysis, ratio, kernel, ceiling, over) if known else "",
         known=known,
     )  # fmt: skip
 
 
-def _ceiling_text(device: Mapping[str, Any], ceiling: str, dtype: str | None) -> str:
+def _ceiling(device: Mapping[str, Any], ratio: operands.Ratio, dtype: str | None) -> tuple[float | None, str]:
+    """(bytes/s or FLOP/s of one device, the ceiling in words with its source)."""
     source = short_source(device.get("ceiling_source"))
-    if ceiling == "peak_tflops":
-        peak, name = peak_of(device, dtype)
-        text = f"{fmt.number(peak)} TFLOP/s {name} dense"
+    peak, name = peak_of(device, dtype)
+    bandwidth = device.get("memory_bandwidth_gbps")
+    if ratio is operands.MFU:
+        value, text = peak and peak * 1e12, f"{fmt.number(peak)} TFLOP/s {name} dense"
     else:
-        text = f"{fmt.number(device.get(ceiling))} GB/s"
-    return f"{text} ({source})" if source else text
+        value, text = bandwidth and bandwidth * 1e9, f"{fmt.number(bandwidth)} GB/s"
+    return value, f"{text} ({source})" if source else text
 
 
 def _stalls(analysis: Analysis) -> Headline:
@@ -224,7 +227,7 @@ def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -
         numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit="time" if phase == "unknown" else phase, show=lambda v: f"{v:.1f}"),
         numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity"),
         *(ratio_column(rows, ratio, reasons) for ratio in ratios),
-        texts("bound", "Bound", [str(b) for b in get("bound")], help="; ".join({r for r in reasons if r})),
+        texts("bound", "Bound", [str(b) for b in get("bound")], help="; ".join(dict.fromkeys(r for r in reasons if r))),
         numbers("headroom_ms", "Headroom", get("headroom_ms").to_list(), unit="ms", reasons=reasons, help="time above the roofline"),
     ]  # fmt: skip
     return Table(
