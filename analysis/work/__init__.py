@@ -53,12 +53,12 @@ def assign_work(
     measured = stages.join_measured(trace, phases, name_facts, work, ceilings, options)
     stages.price(work, ceilings)
     steps, kernels = stages.fill(phases, work, lengths, ceilings)
-    tables = stages.tables(trace, phases, name_facts, work, ceilings, choice, lengths)
+    tables = stages.tables(trace, phases, name_facts, work, ceilings, choice, measured)
     traffic = stages.decode_traffic(steps, work, choice, ceilings)
     return WorkResult(
         kernels=kernels,
         steps=steps,
-        model=stages.describe(choice, work, steps, traffic),
+        model=stages.describe(choice, work, steps, traffic, lengths),
         kernel_table=tables.kernels,
         op_classes=tables.op_classes,
         roofline=tables.roofline,

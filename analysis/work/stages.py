@@ -19,6 +19,7 @@ from .assign import KernelWork, assign_kernels, ideal_times
 from .choice import ModelChoice, choose_model
 from .kv import KvLengths, fill_steps, kv_lengths
 from .layer_orders import PLACES
+from .step_work import step_sums
 from .sums import group_sums
 
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
@@ -130,16 +131,17 @@ def tables(
     work: KernelWork,
     ceilings: Sequence[Any],
     choice: ModelChoice,
-    kv: KvLengths,
+    measured: Mapping[str, Any],
 ) -> Tables:
     """Kernel table, op-class table and roofline."""
-    why = work_tables.Why(work_tables.common_ceiling(ceilings), choice, kv.known)
+    why = work_tables.Why(work_tables.common_ceiling(ceilings), choice)
     sums = group_sums(phases, work)
     op_classes = work_tables.op_class_table(sums, why)
+    clock = _clocks(measured)["sm_clock_mhz"]
     return Tables(
-        work_tables.kernel_table(trace, facts, sums, why),
+        work_tables.kernel_table(trace, facts, sums, why, ceilings),
         op_classes,
-        work_tables.roofline(op_classes, ceilings),
+        work_tables.roofline(op_classes, ceilings, 1e6 * clock if clock else None),
     )
 
 
@@ -150,7 +152,9 @@ def decode_traffic(
     return traffic.decode_traffic(steps, work, choice, ceilings)
 
 
-def describe(choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode: Mapping[str, Any], kv: KvLengths
+) -> dict[str, Any]:
     """JSON ``model``: which model, how known, its sizes, and what the figures rest on."""
     described: dict[str, Any] = {
         "name": None,
@@ -181,6 +185,12 @@ def describe(choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode:
             described["notes"].append("experts read per step are an expectation under even routing")
     decodes = steps.filter(pl.col("phase").is_in(["decode", "mixed"]) & ~pl.col("excluded").fill_null(False))
     unknown = int(decodes["bytes_kv"].null_count())
+    padded = _padded_prefill(steps)
+    if padded and shape is not None:
+        described["notes"].append(
+            f"prompt tokens of {padded} steps are the size of their graph: their FLOPs are up to a few percent high"
+        )
+    described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
     described["decode_bytes_are_lower_bound"] = bool(unknown) if decodes.height and shape is not None else None
     if unknown and shape is not None:
         described["notes"].append(
@@ -188,6 +198,31 @@ def describe(choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode:
             "lower bound (weights only)"
         )
     return described
+
+
+def _padded_prefill(steps: pl.DataFrame) -> int:
+    """Steps that prefill in graphs without a marker: the graph's padded size is all that tells their tokens."""
+    total = pl.col("prefill_tokens") + pl.col("decode_tokens")
+    unsure = pl.col("graph_id").is_not_null() & (pl.col("evidence") != "marker") & (pl.col("prefill_tokens") > 0)
+    counted = ~pl.col("excluded").fill_null(False)
+    return steps.filter(unsure & counted & (total == pl.col("padded_tokens"))).height
+
+
+def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float | None:
+    """All FLOPs by the full-rectangle convention of attention over ours; None where no prefill's lengths are known."""
+    if choice.rank is None:
+        return None
+    exact, rectangle = (step_sums(steps, kv, rectangle=each).prefill_pairs for each in (False, True))
+    flop = steps["flop"].fill_null(float("nan")).to_numpy()
+    known = ~np.isnan(exact) & ~np.isnan(flop) & (exact > 0)
+    if not known.any():
+        return None
+    model = choice.rank.model
+    width = (
+        2 * model.head_dim if not model.is_mla else model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
+    )
+    extra = 2.0 * choice.rank.heads * width * model.layers * float((rectangle - exact)[known].sum())
+    return 1.0 + extra / float(flop[known].sum())
 
 
 def trust(

@@ -61,7 +61,6 @@ class Why:
 
     ceiling: Ceiling
     choice: ModelChoice
-    kv_known: bool
 
 
 def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
     return "no formula for this kind of kernel"
 
 
-def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why) -> pl.DataFrame:
+def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
     rows = [_ratios_of(merged(sums, [group]), why) for group in range(len(sums.name))]
     rows.sort(key=lambda row: (-row["total_ms"], row["name_id"], row["phase"]))
@@ -158,7 +157,7 @@ def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why) -
     names, libraries, short = (
         series.gather(used).to_list() for series in (trace.names["name"], facts["library"], facts["short_name"])
     )
-    launches = _launch_facts(trace, [row["median_launch"] for row in rows])
+    launches = _launch_facts(trace, [row["median_launch"] for row in rows], ceilings)
     for row, name, library, readable, launch in zip(rows, names, libraries, short, launches, strict=True):
         row.update(launch, name=name, library=library, short_name=readable)
     return _frame(rows, KERNEL_TABLE)
@@ -180,7 +179,7 @@ def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFram
     )
 
 
-def _launch_facts(trace: Trace, rows: list[int]) -> list[dict[str, Any]]:
+def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> list[dict[str, Any]]:
     """Blocks, waves, coverage and tail of some launches."""
     launch = (
         trace.kernels.select(
@@ -195,11 +194,11 @@ def _launch_facts(trace: Trace, rows: list[int]) -> list[dict[str, Any]]:
         else trace.kernels.head(0)
     )
     found: list[dict[str, Any]] = [{} for _ in rows]
-    for device in trace.devices.iter_rows(named=True):
-        own = [at for at, index in enumerate(launch["device_index"].to_list()) if index == device["device_index"]]
-        limits = _limits(device)
-        if not own:
-            continue
+    by_device = {ceiling.device_index: ceiling for ceiling in ceilings}
+    devices = launch["device_index"].to_list()
+    for device in sorted(set(devices)):
+        own = [at for at, index in enumerate(devices) if index == device]
+        limits = _limits(by_device[device]) if device in by_device else None
         column = {name: launch[name][own].fill_null(0).cast(pl.Int64).to_numpy() for name in _LAUNCH}
         result = None
         if limits:
@@ -224,20 +223,23 @@ def _launch_facts(trace: Trace, rows: list[int]) -> list[dict[str, Any]]:
     return found
 
 
-def _limits(device: Mapping[str, Any]) -> SmLimits | None:
-    if not device["sm_count"]:
+def _limits(ceiling: Any) -> SmLimits | None:
+    if not ceiling.sm_count:
         return None
     return SmLimits(
-        sm_count=device["sm_count"],
-        max_warps=device["max_warps_per_sm"] or None,
-        max_blocks=device["max_blocks_per_sm"] or None,
-        registers=device["registers_per_sm"] or None,
-        shared_memory_bytes=device["shared_memory_per_sm_bytes"] or None,
+        sm_count=ceiling.sm_count,
+        max_warps=ceiling.max_warps_per_sm or None,
+        max_blocks=ceiling.max_blocks_per_sm or None,
+        registers=ceiling.registers_per_sm or None,
+        shared_memory_bytes=ceiling.shared_memory_per_sm_bytes or None,
     )
 
 
-def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any]) -> dict[str, Any]:
-    """Ceilings per data type, a point per (op class, phase) with known work, and a centroid per phase."""
+def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float | None = None) -> dict[str, Any]:
+    """Ceilings per data type, a point per (op class, phase) with known work, and a centroid per phase.
+
+    ``clock_hz``: the measured SM clock; the peak at that clock then stands beside the spec peak.
+    """
     lines = []
     for ceiling in ceilings:
         for dtype, peak in sorted(ceiling.peak_tflops.items(), key=lambda item: -item[1]):
@@ -250,6 +252,7 @@ def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any]) -> dict[str, Any
                     "bandwidth_gbps": ceiling.memory_bandwidth_gbps,
                     "ridge": ceiling.ridge(dtype),
                     "source": ceiling.ceiling_source,
+                    "peak_tflops_at_clock": ceiling.peak_at_clock(dtype, clock_hz) if clock_hz else None,
                 }
             )
     points = []

@@ -160,6 +160,7 @@ def _kv_bandwidth(result: dict[str, Any], fit: Fit | None, per_token: float, pea
         gbps = per_token / fit.slope / 1e9
     result["kv_fit_steps"] = fit.steps if fit else 0
     result["kv_ns_per_token"] = fit.slope * 1e9 if fit and fit.significant else None
+    result["kv_fit_error_pct"] = 100.0 * fit.slope_error / fit.slope if fit and fit.significant else None
     result["kv_fitted_gbps"] = gbps
     result["kv_fitted_mbu_pct"] = 100.0 * gbps / peak if gbps and peak else None
     result["kv_fit_reason"] = reason
