@@ -114,25 +114,63 @@ def _last_part(name: str) -> str:
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1]
 
 
-# Endings of a model's name that do not change its shape: tuning, dates, and how the weights were stored.
-_ENDINGS = (
-    *("instruct", "chat", "hf", "it", "base", "v01", "v02", "v03", "2507", "thinking"),
-    *("gguf", "q2k", "q3ks", "q3km", "q3kl", "q40", "q41", "q4ks", "q4km", "q50", "q5ks", "q5km", "q6k", "q80"),
-    *("iq4xs", "iq4nl", "f16", "fp16", "bf16", "fp8", "fp8dynamic", "awq", "gptq", "int4", "int8", "w4a16", "w8a8"),
-    *("awqint4", "gptqint4", "nvfp4", "fp4", "quantized"),
-)
-
-
 def find_model(name: str) -> ModelShape | None:
-    """The table's model of that name, or None. Endings that do not change the shape (``-Instruct-AWQ``) are dropped."""
+    """The table's model of that name, or None.
+
+    Endings that do not change the shape (``-Instruct``) are dropped; those that tell the storage of the weights
+    (``-AWQ``, ``-FP8``, ``-GPTQ-Int4``) set the quantisation, and a note says that the name is where it comes from.
+    """
     names = model_names()
-    folded = fold_name(name).removeprefix("meta")
-    while folded not in names:
-        ending = next((each for each in _ENDINGS if folded.endswith(each) and folded != each), None)
-        if ending is None:
+    words = _words(_last_part(name))
+    stored: list[tuple[str, Ending]] = []
+    while words:
+        joined = fold_name("-".join(words))
+        canonical = names.get(joined) or names.get(joined.removeprefix("meta"))
+        if canonical is not None:
+            return _stored_as(known_models()[canonical], stored)
+        taken = _ending(words)
+        if taken is None:
             return None
-        folded = folded[: -len(ending)]
-    return known_models()[names[folded]]
+        count, ending = taken
+        if ending.weight_dtype is not None:
+            stored.append(("-".join(words[-count:]), ending))
+        words = words[:-count]
+    return None
+
+
+def _ending(words: Sequence[str]) -> tuple[int, Ending] | None:
+    """The longest known ending of a name: how many words, and what it says."""
+    endings = name_endings()
+    for count in range(min(_LONGEST_ENDING, len(words) - 1), 0, -1):
+        ending = endings.get("-".join(words[-count:]))
+        if ending is not None:
+            return count, ending
+    # a date, a version or a context size; never a size: GLM-4.5-9B is no GLM-4.5
+    if re.fullmatch(r"\d{4,8}|v\d+(?:\.\d+)*|\d+k", words[-1]) and len(words) > 1:
+        return 1, Ending()
+    return None
+
+
+def _stored_as(shape: ModelShape, endings: Sequence[tuple[str, Ending]]) -> ModelShape:
+    """``shape`` with the storage that the outermost ending names."""
+    if not endings:
+        return shape
+    # 'AWQ-INT4' or 'unsloth-bnb-4bit': the ending with the more exact storage, the first in reading order
+    word, ending = endings[-1] if endings[-1][1].quantisation is not None else endings[0]
+    own, named = shape.quantisation, ending.quantisation
+    if own is not None and named is not None and (own.bits, own.method) == (named.bits, named.method):
+        return shape
+    note = ending.note or "usual group size and exclusions assumed"
+    said = f"weights counted as {ending.weight_dtype} because the name ends in {word} ({note})"
+    activations = shape.activation_dtype if named is not None else str(ending.weight_dtype)
+    return replace(
+        shape,
+        weight_dtype=str(ending.weight_dtype),
+        activation_dtype=activations,
+        kv_dtype=shape.kv_dtype if named is not None else activations,
+        quantisation=named,
+        notes=(*shape.notes, said),
+    )
 
 
 def load_model(name_or_path: str) -> ModelShape:
