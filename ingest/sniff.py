@@ -71,6 +71,7 @@ SIGNATURES: tuple[tuple[bytes, int, str, str], ...] = (
     (b"PK\x03\x04", 0, "a zip archive", "Unpack it and give the capture inside."),
     (b"\x28\xb5\x2f\xfd", 0, "a Zstandard-compressed file", "Decompress it first: zstd -d FILE"),
     (b"\xfd7zXZ\x00", 0, "an xz-compressed file", "Decompress it first: xz -d FILE"),
+    (GZIP_MAGIC, 0, "a damaged gzip file", "Copy or export it again."),  # a sound one was unpacked
     (b"BZh", 0, "a bzip2-compressed file", "Decompress it first: bzip2 -d FILE"),
     (b"7z\xbc\xaf\x27\x1c", 0, "a 7-Zip archive", "Unpack it and give the capture inside."),
     (b"ustar", 257, "a tar archive", "Unpack it and give the capture inside."),
@@ -100,26 +101,24 @@ def kind_of(path: Path, head: bytes) -> tuple[str, str]:
     for magic, offset, what, advice in SIGNATURES:
         if head[offset : offset + len(magic)] == magic:
             return what, advice
-    if head.startswith(SQLITE_MAGIC[:15]):
-        return "a SQLite database", f"Export the capture again: {NSYS_EXPORT}"
-    if head.startswith(GZIP_MAGIC):
-        return "a damaged gzip file", "Copy or export it again."
     text = _as_text(head)
-    if text is None:
-        if suffix in {".sqlite", ".db", ".sqlite3"}:
-            return (
-                "not SQLite although its name says so: encrypted, or damaged at its beginning",
-                f"Decrypt it, or export it again: {NSYS_EXPORT}",
-            )
-        return "a binary file of unknown kind", f"Export the capture with: {NSYS_EXPORT}"
-    start = text.lstrip("\ufeff \t\r\n")
-    if start[:1] in {"{", "["}:
+    if text is not None:
+        return _kind_of_text(text.lstrip("\ufeff \t\r\n"))
+    if suffix in {".sqlite", ".db", ".sqlite3"}:
+        return (
+            "not SQLite although its name says so: encrypted, or damaged at its beginning",
+            f"Decrypt it, or export it again: {NSYS_EXPORT}",
+        )
+    return "a binary file of unknown kind", f"Export the capture with: {NSYS_EXPORT}"
+
+
+def _kind_of_text(text: str) -> tuple[str, str]:
+    if text[:1] in {"{", "["}:
         return "JSON, but not a trace this tool knows", f"For Nsight Systems: {NSYS_EXPORT}"
-    if start[:15].lower().startswith(("<!doctype", "<html", "<?xml")):
+    if text[:15].lower().startswith(("<!doctype", "<html", "<?xml")):
         return "a web page or XML, perhaps a download that failed", f"Fetch the file again. {EXPECTED}"
-    if "," in text.partition("\n")[0]:
-        return "a text table (CSV) of unknown columns", f"For Nsight Systems: {NSYS_EXPORT}"
-    return "a text file", f"For Nsight Systems: {NSYS_EXPORT}"
+    what = "a text table (CSV) of unknown columns" if "," in text.partition("\n")[0] else "a text file"
+    return what, f"For Nsight Systems: {NSYS_EXPORT}"
 
 
 def _is_nsys_rep(suffix: str, head: bytes) -> bool:

@@ -185,6 +185,7 @@ class _Sink:
     counts: dict[int, int] = field(default_factory=dict)  # first row number of a part, less one -> its rows
     odd: list[tuple[int, int]] = field(default_factory=list)  # (place in the column, row number)
     too_wide: set[str] = field(default_factory=set)
+    known: dict[str, dict[str, int]] = field(default_factory=dict)  # text columns: code of each text, once all are read
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -268,12 +269,11 @@ class _Sink:
 
     def _join_dictionaries(self) -> None:
         """Codes that were given part by part, made codes of one list of texts."""
-        self.known: dict[str, dict[str, int]] = {}
         for name, by_part in self.dictionaries.items():
             known = self.known[name] = {}
             for before in sorted(by_part):
-                own = [decode(text) for text in by_part[before]]
-                table = np.fromiter((known.setdefault(text, len(known)) for text in own), np.int32, len(own))
+                own = by_part.pop(before)
+                table = np.fromiter((known.setdefault(decode(text), len(known)) for text in own), np.int32, len(own))
                 first = before - self.layout.first_row + 1
                 codes = self.columns[name][first : first + self.counts[before]]
                 codes[:] = np.append(table, np.int32(-1))[codes]  # code -1 (NULL) reads the last
@@ -283,7 +283,7 @@ class _Sink:
         firsts = [before - self.layout.first_row + 1 for before in sorted(self.counts)]
         counts = [self.counts[before] for before in sorted(self.counts)]
         packed = {name: _packed(column, firsts, counts) for name, column in self.columns.items()}
-        texts = {name: Coded(packed.pop(name), list(self.known[name])) for name in self.dictionaries}
+        texts = {name: Coded(packed.pop(name), list(self.known.pop(name))) for name in self.dictionaries}
         return _Built(self.rows, packed, texts)
 
 

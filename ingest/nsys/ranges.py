@@ -20,6 +20,7 @@ from .rows import Columns, in_order, keep, process_of, to_frame
 from .strings import TextPool, dense
 
 NVTX_TABLE = "NVTX_EVENTS"
+MOST_SORTED = 50_000
 MARK, OPEN_PUSH, POP, OPEN_START, END, PUSH_POP, START_END, DOMAIN = 34, 35, 36, 37, 38, 59, 60, 75
 KINDS = {PUSH_POP: "push_pop", OPEN_PUSH: "push_pop", START_END: "start_end", OPEN_START: "start_end"}
 COLUMNS = {
@@ -110,8 +111,14 @@ def _text_ids(
 ) -> npt.NDArray[np.uint32]:
     """The text id of each row, work per distinct text only."""
     # Code -1 (NULL) reads the last entry of the table, '' its own; both are filled in from the registered strings.
+    if len(own.texts) <= MOST_SORTED:
+        texts.add(sorted(own.texts))  # ids that do not depend on the order of rows
     table = np.append(texts.add(own.texts), np.uint32(0))
-    blank = np.array([text == "" for text in own.texts] + [True])
+    blank = np.ones(len(own.texts) + 1, dtype=bool)
+    blank[:-1] = False
+    if "" in own.texts:
+        blank[own.texts.index("")] = True
+    own.texts.clear()  # the pool has them now
     result: npt.NDArray[np.uint32] = table[codes]
     elsewhere = blank[codes]
     if elsewhere.any():

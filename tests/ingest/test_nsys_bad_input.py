@@ -1,5 +1,6 @@
 """What is no capture, or a broken one: one paragraph that says what it is and what to do, and nothing left on disk."""
 
+import gzip
 import os
 import shutil
 import sqlite3
@@ -66,6 +67,9 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\
         ("other.json", b'{"traceEvents_": 1}', ["JSON"]),
         ("archive.zip", b"PK\x03\x04" + b"\x00" * 50, ["zip archive"]),
         ("run.sqlite.zst", b"\x28\xb5\x2f\xfd" + b"\x01" * 50, ["Zstandard"]),
+        ("notes.txt.gz", gzip.compress(b"only notes\nof a day\n"), ["a text file"]),
+        ("cut.json.gz", gzip.compress(bytes(range(256)) * 9)[:9], ["damaged gzip"]),
+        ("utf16.txt", "notes of a day\n".encode("utf-16"), ["a text file"]),
         ("run.tar", b"\x00" * 257 + b"ustar\x0000" + b"\x00" * 200, ["tar archive"]),
         ("table.parquet", b"PAR1" + b"\x00" * 50, ["Parquet", "parquetdir"]),
         ("encrypted.sqlite", bytes(range(0, 256, 3)) * 40, ["encrypted"]),

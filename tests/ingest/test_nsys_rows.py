@@ -69,9 +69,12 @@ def test_every_schema_generation_gives_the_same_events(tmp_path: Path, generatio
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_row_order_in_the_file_does_not_matter(tmp_path: Path, generation: str):
-    straight = open_trace(small(generation).write(tmp_path / "a.sqlite"))
-    shuffled = open_trace(small(generation).write(tmp_path / "b.sqlite", shuffle=3))
-    for frame in ("kernels", "launches", "ranges", "names", "devices"):
+    capture = small(generation)
+    for text, start in (("b", 500), ("a", 600), ("a", 500)):
+        capture.nvtx(text, start, 900)
+    straight = open_trace(capture.write(tmp_path / "a.sqlite"))
+    shuffled = open_trace(capture.write(tmp_path / "b.sqlite", shuffle=3))
+    for frame in ("kernels", "launches", "ranges", "names", "texts", "devices"):
         assert getattr(straight, frame).equals(getattr(shuffled, frame)), frame
 
 
