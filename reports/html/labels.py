@@ -21,6 +21,9 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "intensity_then": ("AI then", "FLOP/B", "number"),
     "intensity_factor": ("AI times", "", "number"),
     # what would help
+    "tokens_per_s": ("decode", "token/s", "number"),
+    "verify_width": ("tokens verified at once", "", "number"),
+    "decode_tokens": ("decode", "tokens", "number"),
     "schedule": ("schedule seen", "", "plain"),
     "prompt_tokens": ("prompt, mean", "tokens", "number"),
     "chunk_now_tokens": ("chunk now", "tokens", "number"),

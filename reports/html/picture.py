@@ -23,6 +23,7 @@ LABELS = 6
 LABEL_WIDTH = 13.0  # percent of a laptop's width that a label takes
 PHONE_LABEL_WIDTH = 47.0
 EDGE = 7.0  # nearer to the edge than this a label is not centred on its mark
+PHONE_EDGE = 22.0
 MAX_GROUPS = 8
 
 
@@ -151,14 +152,14 @@ def _marks(stalls: pl.DataFrame, start: int, end: int) -> list[Mark]:
     cell = span / MAX_MARKS
     rows = (
         stalls.with_columns(cell=pl.when(pl.col("end_ns") - pl.col("start_ns") >= cell).then(-1 - pl.col("stall")).otherwise(((pl.col("start_ns") - start) / cell).floor()).cast(pl.Int64))
-        .sort("stall_ms", descending=True)
+        .sort("stall_ms", descending=True, nulls_last=True)
         .group_by("cell", maintain_order=True)
         .agg(pl.all().first(), pl.len().alias("same"), pl.col("end_ns").max().alias("last"), pl.col("start_ns").min().alias("first"))
         .head(MAX_MARKS)
         .to_dicts()
     )  # fmt: skip
     marks: list[Mark] = []
-    wide, phone = _Labels(LABEL_WIDTH), _Labels(PHONE_LABEL_WIDTH)
+    wide, phone = _Labels(LABEL_WIDTH, EDGE), _Labels(PHONE_LABEL_WIDTH, PHONE_EDGE)
     for row in rows:  # longest first: the longest get their labels
         left = max(0.0, (row["first"] - start) / span * 100)
         width = min(100.0, (row["last"] - start) / span * 100) - left
@@ -174,13 +175,14 @@ def _marks(stalls: pl.DataFrame, start: int, end: int) -> list[Mark]:
 class _Labels:
     """Places on the line of labels that are taken, in percent of its width."""
 
-    def __init__(self, width: float) -> None:
+    def __init__(self, width: float, edge: float) -> None:
         self.width = width
+        self.edge = edge
         self.taken: list[float] = []
 
     def place(self, middle: float) -> bool:
         """Take the place around ``middle`` (beside it near the picture's edges); False where it is not free."""
-        begin = middle if middle < EDGE else middle - self.width * (1 if middle > 100 - EDGE else 0.5)
+        begin = middle if middle < self.edge else middle - self.width * (1 if middle > 100 - self.edge else 0.5)
         free = len(self.taken) < LABELS and all(abs(begin - other) >= self.width for other in self.taken)
         if free:
             self.taken.append(begin)
@@ -191,7 +193,8 @@ def stall_words(row: dict[str, object]) -> str:
     """``72.6 ms · 2,048 tokens``."""
     tokens = row["prefill_tokens"]
     count = f"{tokens:,} tokens" if isinstance(tokens, int) else "tokens not known"
-    return f"{fmt.milliseconds(row['stall_ms'])} · {count}"  # type: ignore[arg-type]
+    length = row["stall_ms"]
+    return f"{fmt.milliseconds(length) if isinstance(length, float) else 'ms not known'} · {count}"
 
 
 def _held(held: object) -> str:

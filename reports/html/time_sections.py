@@ -70,7 +70,9 @@ def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = MOST) -> pl.D
     """All rows in their order, or where there are more than ``most`` those with the largest ``key``."""
     if frame.height <= most:
         return frame
-    return frame.with_row_index("__row").sort(key, descending=True).head(most).sort("__row").drop("__row")
+    return (
+        frame.with_row_index("__row").sort(key, descending=True, nulls_last=True).head(most).sort("__row").drop("__row")
+    )
 
 
 def _since(times: pl.Series, origin: int) -> list[float | None]:
@@ -119,7 +121,7 @@ def gaps_section(analysis: Analysis) -> Section:
         numbers("gap_ms", "Gap", get("gap_ms").to_list(), unit="ms"),
         *(numbers(key, label, get(key).to_list(), unit="ms") for key, label in parts),
         numbers("decode_requests", "Decoding", get("decode_requests").to_list(), unit="requests"),
-        texts("stall", "Stall", [None if s < 0 else s for s in get("stall")], kind="stall"),
+        texts("stall", "Stall", [None if s is None or s < 0 else s for s in get("stall")], kind="stall"),
         texts("counted", "Counted", ["yes" if c else "no: nobody waited" for c in get("counted")]),
     ]
     lead = "Time between the ends of two consecutive decode-bearing steps of one group, as the GPU sees it. The parts of a gap sum to it; the longest come first."

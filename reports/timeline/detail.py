@@ -35,7 +35,7 @@ def choose(starts: Ints, stalls: pl.DataFrame, steps: pl.DataFrame, window: tupl
     if len(starts) <= budget:
         return Detail([window], len(starts), True)
     chosen = _Chosen(starts)
-    longest = stalls.sort("stall_ms", descending=True).head(2_000)
+    longest = stalls.sort("stall_ms", descending=True, nulls_last=True).head(2_000)
     n_stalls = chosen.take(zip(longest["start_ns"], longest["end_ns"], strict=True), int(budget * STALL_SHARE))
     n_steps = chosen.take(_runs(steps, starts, budget - chosen.count), budget)
     if steps.is_empty():

@@ -89,7 +89,7 @@ def _gaps(analysis: Analysis, group: int, window: tuple[int, int], pack: Pack) -
 def _stalls(analysis: Analysis, group: int, window: tuple[int, int]) -> list[dict[str, Any]]:
     """The stalls in time order, the longest where there are too many."""
     stalls = analysis.stalls.filter(pl.col("group") == group)
-    shown = stalls.sort("stall_ms", descending=True).head(MAX_STALLS).sort("start_ns")
+    shown = stalls.sort("stall_ms", descending=True, nulls_last=True).head(MAX_STALLS).sort("start_ns")
     wanted = shown.select(
         "stall",
         (pl.col("start_ns") - window[0]).alias("start"),

@@ -396,6 +396,34 @@ def could_not_look() -> r.Analysis:
     )  # fmt: skip
 
 
+def unknown_stalls() -> r.Analysis:
+    """No baseline and no counts: stalls are there, their length, tokens and requests are not known."""
+    base = serving_run()
+    reason = "no decode-only step to compare with"
+    nothing = {
+        c: pl.lit(None, base.stalls.schema[c])
+        for c in ("stall_ms", "prefill_tokens", "requests_held", "request_ms_lost", "baseline_ms")
+    }
+    summary = {
+        **base.summary,
+        "stall_ms": None,
+        "stall_max_ms": None,
+        "stall_pct_of_window": None,
+        "stall_episode_max_ms": None,
+        "reasons": {"stall_ms": reason},
+    }
+    counts = [
+        c
+        for c in r.STEPS
+        if c.endswith(("_tokens", "_requests"))
+        or c in ("kv_tokens_source", "flop", "bytes", "mfu_pct", "mbu_pct", "label")
+    ]
+    return replace(
+        base, summary=summary, stalls=base.stalls.with_columns(reason=pl.lit(reason), **nothing), gaps=base.gaps.with_columns(stall=pl.lit(-1, pl.Int32), prefill_ms=pl.lit(None, pl.Float64)),
+        steps=base.steps.with_columns(**{c: pl.lit(None, base.steps.schema[c]) for c in counts}),
+    )  # fmt: skip
+
+
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 

@@ -75,7 +75,7 @@ def cells(page, table, column):
     return page.locator(f"#{table} tbody td:nth-child({column})").all_inner_texts()
 
 
-@pytest.mark.parametrize("name", ["serving_run", "no_phases", "could_not_look", "hostile"])
+@pytest.mark.parametrize("name", ["serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile"])
 def test_opens_without_error_or_request(visit, name):
     page = visit(name)
     assert page.locator("h1").count() == 1
@@ -105,6 +105,11 @@ def test_fragment_opens_the_stall_in_timeline_and_table(visit):
     stall = page.evaluate("document.getElementById('timeline-view').timeline.model.stalls[3]")
     assert seen["from"] < stall["start"] < stall["end"] < seen["to"]
     assert seen["to"] - seen["from"] < 4 * (stall["end"] - stall["start"])
+
+
+def test_a_stall_of_unknown_length_says_so(visit):
+    page = visit("unknown_stalls", "#stall-2")
+    assert page.locator(".where").inner_text().startswith("stall 2: ms not known · tokens not known")
 
 
 def test_fragment_opens_a_step_beyond_the_rows_in_the_page(visit):

@@ -4,12 +4,13 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import polars as pl
 import pytest
 
 from trace_analyze.ingest.errors import UsageError
 from trace_analyze.reports.html import bundle, render_html, save_html
 
-PAGES = ("serving_run", "no_phases", "could_not_look", "hostile")
+PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
 
 
 class Elements(HTMLParser):
@@ -247,3 +248,26 @@ def test_script_uses_no_markup_from_data():
     assert not re.search(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", bundle.script()
     )
+
+
+def test_footnote_has_the_numbers_only_where_they_give_the_ratio(pages):
+    analysis, page = pages("serving_run")
+    assert "bytes decode must move ÷ (time" in page  # the invented steps do not add up to 62.4%
+    steps = analysis.steps.filter((pl.col("phase") == "decode") & ~pl.col("partial"))
+    share = 100 * steps["bytes"].sum() / (steps["busy_ns"].sum() / 1e9) / 2039e9
+    fitting = replace(analysis, summary={**analysis.summary, "decode_mbu_kernel_pct": share})
+    text = words(render_html(fitting))
+    # 53 decode steps on two devices, 16 GB each
+    assert re.search(
+        r"= 1\.70 TB \(bytes decode must move\) ÷ \(\d+ ms of kernel time in 106 decode steps on 2 devices × 2,039 GB/s",
+        text,
+    )
+
+
+def test_stalls_of_unknown_length_are_kept_and_said(pages):
+    _, page = pages("unknown_stalls")
+    text = words(page)
+    assert "Decode stalled by prefill not known no decode-only step to compare with" in text
+    assert "ms not known · tokens not known" in text
+    assert 'title="not known: no decode-only step to compare with"' in page
+    assert page.count('class="mark"') == 6

@@ -24,14 +24,16 @@ export function scaled(value, unit) {
 
 const count = (value, word) => (value === null ? `${word}s not known` : `${value.toLocaleString("en")} ${word}${value === 1 ? "" : "s"}`);
 
+const milliseconds = (value) => (value === null ? "not known" : duration(value * 1e6));
+
 /** The words at a stall: ms and tokens. */
 export function stallLabel(stall) {
-  return `${duration(stall.ms * 1e6)} · ${count(stall.prefill_tokens, "token")}`;
+  return `${stall.ms === null ? "ms not known" : milliseconds(stall.ms)} · ${count(stall.prefill_tokens, "token")}`;
 }
 
 export function stallLines(stall) {
   const lines = [`stall ${stall.stall}: ${stallLabel(stall)}`, `${count(stall.requests_held, "request")} held, ${stall.kind.replace("_", " ")}, episode ${stall.episode}`];
-  lines.push(`gap ${duration(stall.gap_ms * 1e6)}, baseline ${stall.baseline_ms === null ? "not known" : duration(stall.baseline_ms * 1e6)}`);
+  lines.push(`gap ${milliseconds(stall.gap_ms)}, baseline ${milliseconds(stall.baseline_ms)}`);
   if (stall.reason) lines.push(stall.reason);
   return lines;
 }
