@@ -7,6 +7,7 @@ from typing import Any
 
 import polars as pl
 
+from .kineto_events import integer
 from .trace import DEVICES
 
 
@@ -16,8 +17,16 @@ def property_names(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _properties(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The listed devices: their name as text, everything else as integers or absent."""
     found = facts.get("deviceProperties")
-    return [device for device in found if isinstance(device, dict)] if isinstance(found, list) else []
+    devices = [device for device in found if isinstance(device, dict)] if isinstance(found, list) else []
+    return [
+        {
+            key: (str(value) if value is not None else None) if key == "name" else integer(value)
+            for key, value in device.items()
+        }
+        for device in devices
+    ]
 
 
 def find_devices(

@@ -79,6 +79,7 @@ _GPU_ARGS = msgspec.json.Decoder(list[GpuArgs])
 _OP_ARG = msgspec.json.Decoder(OpArgs)
 _OP_ARGS = msgspec.json.Decoder(list[OpArgs])
 _GPU_FIELDS = {field.encode_name: field for field in msgspec.structs.fields(GpuArgs)}
+_LATEST_NS = 1 << 62  # the year 2116; the sum of two such times still fits
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
@@ -95,7 +96,9 @@ def nanoseconds(texts: Sequence[bytes]) -> pl.Series:
     fraction = pl.col("part").struct.field("field_1").fill_null("")
     thousandths = fraction.str.pad_end(4, "0").str.slice(0, 4).cast(pl.Int64, strict=False)
     sign = pl.when(whole.str.starts_with("-")).then(-1).otherwise(1)
-    exact = whole.cast(pl.Int64, strict=False) * 1000 + sign * ((thousandths + 5) // 10)
+    number = whole.cast(pl.Int64, strict=False)
+    number = pl.when(number.abs() < _LATEST_NS // 1000).then(number)
+    exact = number * 1000 + sign * ((thousandths + 5) // 10)
     result = parts.select(exact.alias("ns"), "text")
     odd = result.get_column("ns").is_null() & (result.get_column("text").str.len_bytes() > 0)
     if odd.any():  # exponents, as some writers use for round numbers
@@ -107,9 +110,10 @@ def nanoseconds(texts: Sequence[bytes]) -> pl.Series:
 
 def _decimal_ns(text: str) -> int | None:
     try:
-        return int((Decimal(text) * 1000).to_integral_value())
-    except (InvalidOperation, OverflowError):
+        ns = int((Decimal(text) * 1000).to_integral_value())
+    except (InvalidOperation, OverflowError, ValueError):
         return None
+    return ns if abs(ns) < _LATEST_NS else None
 
 
 class Dictionary:
@@ -188,8 +192,11 @@ class Columns:
         }
 
     def _thread(self, events: list[Event]) -> pl.Series:
-        pairs = ((event.pid, event.tid) for event in events)
-        return pl.Series(self.threads.encode(pairs), dtype=pl.Int64)
+        pairs = [(event.pid, event.tid) for event in events]
+        try:
+            return pl.Series(self.threads.encode(pairs), dtype=pl.Int64)
+        except TypeError:  # an id that cannot be a key, such as a list where a number belongs
+            return pl.Series(self.threads.encode((str(pid), str(tid)) for pid, tid in pairs), dtype=pl.Int64)
 
     def _kernels(self, events: list[Event]) -> pl.DataFrame:
         args = _gpu_args(events)
@@ -244,8 +251,8 @@ class Columns:
         return pl.DataFrame(
             {
                 **self._times(events),
-                "device": pl.Series([_integer(event.pid) for event in events], dtype=pl.Int64),
-                "stream": pl.Series([_integer(event.tid) for event in events], dtype=pl.Int64),
+                "device": pl.Series([integer(event.pid) for event in events], dtype=pl.Int64),
+                "stream": pl.Series([integer(event.tid) for event in events], dtype=pl.Int64),
                 "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
             }
         )
@@ -258,7 +265,7 @@ class Columns:
                 **self._times(events),
                 "thread": self._thread(events),
                 "op_id": pl.Series(self.ops.encode(keys), dtype=pl.UInt32),
-                "external": pl.Series([_integer(arg.external) for arg in args], dtype=pl.Int64),
+                "external": pl.Series([integer(arg.external) for arg in args], dtype=pl.Int64),
             }
         )
 
@@ -302,21 +309,17 @@ def _tolerant(raw: msgspec.Raw) -> GpuArgs:
     for key, field in _GPU_FIELDS.items():
         value = args.get(key)
         if field.name in ("grid", "block"):
-            if isinstance(value, list) and all(_integer(item) is not None for item in value):
-                values[field.name] = [_integer(item) for item in value]
+            if isinstance(value, list) and all(integer(item) is not None for item in value):
+                values[field.name] = [integer(item) for item in value]
         else:
-            values[field.name] = _integer(value)
+            values[field.name] = integer(value)
     return GpuArgs(**values)
 
 
 def _placement(events: list[Event], args: list[GpuArgs]) -> dict[str, pl.Series]:
     """Device, context, stream and correlation; the event's pid and tid stand in for a missing device and stream."""
-    device = [
-        _integer(event.pid) if arg.device is None else arg.device for event, arg in zip(events, args, strict=True)
-    ]
-    stream = [
-        _integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)
-    ]
+    device = [integer(event.pid) if arg.device is None else arg.device for event, arg in zip(events, args, strict=True)]
+    stream = [integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)]
     return {
         "device": pl.Series(device, dtype=pl.Int64),
         "context": pl.Series([arg.context for arg in args], dtype=pl.Int64),
@@ -353,11 +356,11 @@ def _item(values: list[int] | None, place: int) -> int | None:
 _WHOLE = re.compile(r"-?\d{1,18}")
 
 
-def _integer(value: Any) -> int | None:
+def integer(value: Any) -> int | None:
+    """``value`` as a 64-bit integer where it is one, also when written as a float or as text."""
+    number: int | None = None
     if type(value) is int:
-        return value if abs(value) < 1 << 63 else None
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and _WHOLE.fullmatch(value):
-        return int(value)
-    return None
+        number = value
+    elif (isinstance(value, float) and value.is_integer()) or (isinstance(value, str) and _WHOLE.fullmatch(value)):
+        number = int(value)
+    return number if number is not None and -(1 << 63) <= number < 1 << 63 else None

@@ -194,7 +194,7 @@ def _read_raw(header: list[str], rows: Iterator[list[str]], launches: dict[tuple
     for row in rows:
         if len(row) < len(header):
             continue
-        if not row[place["ID"]].strip():  # the second header row
+        if "ID" in place and not row[place["ID"]].strip():  # the second header row
             units = row
             continue
         launch = _launch(row, place, launches)
@@ -231,9 +231,10 @@ def _launch(row: list[str], place: dict[str, int], launches: dict[tuple[object, 
 
 def _int(text: str) -> int | None:
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
         return None
+    return number if abs(number) < 1 << 31 else None  # ids and ordinals are 32-bit numbers
 
 
 def _or_absent(value: int | None) -> int:
@@ -242,4 +243,7 @@ def _or_absent(value: int | None) -> int:
 
 def _triple(text: str) -> tuple[int, int, int] | None:
     match = _TRIPLE.fullmatch(text)
-    return (int(match[1]), int(match[2]), int(match[3])) if match else None
+    if match is None:
+        return None
+    axes = (int(match[1]), int(match[2]), int(match[3]))
+    return axes if max(axes) < 1 << 31 else None

@@ -24,6 +24,7 @@ from .trace import (
 )
 
 ROWS_FORMAT, SUMS_FORMAT = "nsys_stats", "nsys_stats_summary"
+MOST_LAUNCHES = 200_000_000  # more are beyond the memory of the machines this runs on
 _DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<ordinal>\d+)\)\s*$")
 _OPERATION = re.compile(r"^\[(?:CUDA|cuda) ", re.IGNORECASE)
 _COPY_KINDS = (
@@ -101,10 +102,14 @@ def trace_of_rows(source_name: str, table: pl.DataFrame, projected: pl.DataFrame
 
 def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
     """A Trace in which each launch of a name lasts that name's mean, so that counts and totals are those of the table."""
-    table = table.with_columns(pl.col("Total Time").cast(pl.Int64), pl.col("Instances").cast(pl.Int64))
-    table = table.filter((pl.col("Instances") > 0) & (pl.col("Total Time") >= 0))
-    if table.is_empty():
-        raise CannotAnswerError(f"{source_name} lists no kernel.")
+    read = table.with_columns(
+        pl.col("Total Time", "Instances").cast(pl.Int64, strict=False), pl.col("Name").cast(pl.String)
+    )
+    # a GPU cannot launch a kernel more often than once a nanosecond: anything else is no count
+    sound = (pl.col("Instances") > 0) & (pl.col("Total Time") >= pl.col("Instances")) & pl.col("Name").is_not_null()
+    table = read.filter(sound)
+    if table.is_empty() or int(table["Instances"].sum()) > MOST_LAUNCHES:
+        raise CannotAnswerError(f"{source_name} lists no kernel with a count and a time that can be true.")
     device_column = next((column for column in ("Device ID", "Device", "Rank") if column in table.columns), None)
     device = (
         table[device_column].cast(pl.Int32, strict=False).fill_null(0)
@@ -156,6 +161,9 @@ def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
             format=SUMS_FORMAT,
             product="Nsight Systems (kernel summary)",
             duration_ns=int(end.max()),
+            rejected_rows={"kernel without a sound count and time": read.height - table.height}
+            if read.height > table.height
+            else {},
             tables_missing=("launches", "graphs", "ranges", "copies"),
             notes=(
                 "Read from sums by kernel name: launches are laid end to end, each as long as its name's mean. Totals and "

@@ -208,6 +208,8 @@ def test_bad_rows_are_counted(tmp_path):
         (b"1.2345", 1_235),  # a fourth digit rounds
         (b"1.5e3", 1_500_000),
         (b"null", None),
+        (b"9223372036854775807", None),  # beyond what 64 bits of ns can hold
+        (b"1e400", None),
         (b"", None),
     ],
 )
@@ -267,6 +269,24 @@ def test_array_form_bare_nan_and_broken_utf8_are_read(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(text.replace('"@"', "-nan").encode("latin-1"))
     assert kineto.read(path).names["name"].to_list() == ["caf�"]
+
+
+ODD = [None, -1, 2**63, -(2**70), 1.5, 1e308, "x", "12", [], [2**40, 1, 1], {}, True]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_one_odd_value_costs_no_more_than_its_row(tmp_path, odd):
+    events = [*one_step(), kernel("sound", 2000, 1, 99)]
+    for one in one_step():
+        events += [{**one, field: odd} for field in ("cat", "name", "pid", "tid", "ts", "dur", "args")]
+        events += [{**one, "args": {**one.get("args", {}), field: odd}} for field in one.get("args", ())]
+    facts = {**FACTS, "deviceProperties": [H100, *({**H100, field: odd} for field in H100), odd]}
+    trace = kineto.read(write(tmp_path / "a.json", events, facts))
+    assert "sound" in trace.names["name"].to_list()
+    sound = trace.names.filter(pl.col("name") == "sound")["name_id"][0]
+    assert trace.kernels.filter(pl.col("name_id") == sound)["grid_x"].to_list() == [4]
+    for field in FACTS:
+        assert kineto.read(write(tmp_path / "a.json", one_step(), {**FACTS, field: odd})).kernels.height == 1
 
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.99])
