@@ -30,6 +30,7 @@ BESIDE = {  # older files that hold what quantization_config lacks
 }
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16", "half": "fp16", "bf16": "bf16", "fp16": "fp16"}
 _FLAGS = tuple(each.name for each in fields(ModelShape) if each.type == "bool")
+MOST_LAYERS = 1000
 _OTHER_LAYERS = ("linear", "mamba", "recurrent", "conv", "ssm", "rwkv")
 
 
@@ -82,8 +83,7 @@ def _name(path: Path, config: Mapping[str, Any]) -> str:
     said = config.get("_name_or_path")
     if isinstance(said, str) and said.strip("./\\"):
         return re.split(r"[/\\]", said.rstrip("/\\"))[-1]
-    kind = config.get("model_type")
-    return str(kind) if isinstance(kind, str) and kind else path.stem
+    return _word(config.get("model_type")) or path.stem
 
 
 def shape_of(config: Mapping[str, Any], *, file: str = "config.json", name: str = "") -> ModelShape:
@@ -109,8 +109,9 @@ class _Reader:
         if nested:
             notes.append("the language model alone: encoders for images and sound are not counted")
         known = architectures()
-        kind = text.get("model_type") or config.get("model_type") or ""
-        why = known["refused"].get(kind) or known["refused"].get(config.get("model_type"))
+        outer, inner = _word(config.get("model_type")), _word(text.get("model_type"))
+        kind = inner or outer
+        why = known["refused"].get(inner) or known["refused"].get(outer)
         if why is None and (text.get("is_encoder_decoder") is True):
             why = "it is an encoder-decoder"
         if why is not None:
@@ -151,6 +152,12 @@ class _Reader:
             )
         return default
 
+    def optional(self, key: str, default: float) -> float:
+        """A number that only some architectures have; ``default`` where it is absent or no number of use."""
+        value = self.config.get(key, default)
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
+        return value if fits else default
+
     def flag(self, name: str) -> bool:
         """A yes-or-no field: fixed by the architecture, or the config key that the architecture names."""
         rule = self.row.get(name, getattr(ModelShape, name, False))
@@ -163,8 +170,10 @@ class _Reader:
 
     def shape(self, name: str) -> ModelShape:
         hidden, layers, heads = self.whole("hidden"), self.whole("layers"), self.whole("heads")
-        if not hidden or not layers or not heads:
-            raise UsageError(f"--model {self.file}: hidden size, layers and heads must be above 0.")
+        if not hidden or not heads or not 0 < layers <= MOST_LAYERS:
+            raise UsageError(
+                f"--model {self.file}: hidden size and heads must be above 0, layers between 1 and {MOST_LAYERS}."
+            )
         latent = self._latent()
         values: dict[str, Any] = {flag: self.flag(flag) for flag in _FLAGS}
         values |= {"hidden": hidden, "layers": layers, "heads": heads, "vocab": self.whole("vocab"), **latent}
@@ -176,7 +185,7 @@ class _Reader:
         values |= self._window(layers)
         if "positions" in self.row:
             rule = self.row["positions"]
-            values["learned_positions"] = int(self.config.get(rule["key"], 0)) + rule["plus"]
+            values["learned_positions"] = int(self.optional(rule["key"], 0)) + rule["plus"]
         shape = ModelShape(name=name, **values)
         return self._stored(shape)
 
@@ -210,12 +219,12 @@ class _Reader:
     def _norms(self) -> int:
         if self.config.get("model_type") == "falcon" or "parallel_attn" in self.config:
             if self.config.get("new_decoder_architecture"):
-                return int(self.config.get("num_ln_in_parallel_attn") or 2)
+                return int(self.optional("num_ln_in_parallel_attn", 2)) or 2
             return 1 if self.config.get("parallel_attn") else 2
         return int(self.row.get("norms_per_layer", 2))
 
     def _intermediate(self, hidden: int, experts: int) -> int:
-        default = int(hidden * (self.config.get("expansion_ratio") or self.row.get("times_hidden", 0)))
+        default = int(hidden * self.optional("expansion_ratio", self.row.get("times_hidden", 0)))
         return self.whole("intermediate", default or experts or None)
 
     def _experts(self, layers: int) -> dict[str, Any]:
@@ -231,14 +240,16 @@ class _Reader:
             "shared_intermediate": shared,
             "shared_gate": self.flag("shared_gate") and shared > 0,
             "first_dense_layers": self.whole("first_dense_layers", 0),
-            "moe_layer_offset": int(self.row.get("moe_layer_offset", 0)),
         }
         listed = self.config.get("moe_layer_freq")
         if isinstance(listed, list):  # one 0 or 1 per layer
             values["other_dense_layers"] = tuple(layer for layer, moe in enumerate(listed[:layers]) if not moe)
         else:
-            values["moe_layer_frequency"] = max(1, self.whole("moe_layer_frequency", 1))
-            values["other_dense_layers"] = tuple(self.config.get("mlp_only_layers") or ())
+            every = max(1, self.whole("moe_layer_frequency", 1))
+            values["moe_layer_frequency"] = every
+            values["moe_layer_offset"] = int(self.row.get("moe_layer_offset", 0)) if every > 1 else 0
+            dense = self.config.get("mlp_only_layers")
+            values["other_dense_layers"] = tuple(dense) if isinstance(dense, list) else ()
         return values
 
     def _window(self, layers: int) -> dict[str, Any]:
@@ -256,16 +267,18 @@ class _Reader:
         if kinds:
             sliding = tuple(layer for layer, kind in enumerate(kinds) if kind == "sliding_attention")
         elif self.config.get("use_sliding_window") and "max_window_layers" in self.config:
-            sliding = tuple(range(int(self.config["max_window_layers"]), layers))
+            sliding = tuple(range(int(self.optional("max_window_layers", layers)), layers))
         else:
             sliding = self._by_pattern(layers)
         return {"sliding_window": window, "sliding_layers": sliding} if sliding else {}
 
     def _by_pattern(self, layers: int) -> tuple[int, ...]:
-        pattern = self.config.get("sliding_window_pattern", self.row.get("sliding_period", 0))
+        pattern = self.config.get("sliding_window_pattern")
         if isinstance(pattern, str):  # 'LLLG': local, local, local, global
             return tuple(layer for layer in range(layers) if pattern and pattern[layer % len(pattern)] == "L")
-        return sliding_by_period(layers, int(pattern or 0))
+        return sliding_by_period(
+            layers, int(self.optional("sliding_window_pattern", self.row.get("sliding_period", 0)))
+        )
 
     def _stored(self, shape: ModelShape) -> ModelShape:
         """``shape`` with its data types and quantisation."""
@@ -307,6 +320,10 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(inner, Mapping):
             opened |= {k: v for k, v in inner.items() if k not in opened}
     return opened
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _shown(value: object) -> str:

@@ -84,11 +84,24 @@ def _method_by_keys(config: Mapping[str, Any]) -> str:
 
 
 def _number(config: Mapping[str, Any], *keys: str) -> float | None:
+    """The first of ``keys`` that is a finite number."""
     for key in keys:
         value = config.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
             return float(value)
     return None
+
+
+def _bits(config: Mapping[str, Any], *keys: str) -> float | None:
+    """Bits of a packed weight, where they can be that."""
+    bits = _number(config, *keys)
+    return bits if bits is not None and 1 <= bits <= 8 else None
+
+
+def _groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The groups of a compressed-tensors config."""
+    groups = config.get("config_groups")
+    return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
 
 
 def _integer_type(bits: float) -> str:
@@ -96,19 +109,26 @@ def _integer_type(bits: float) -> str:
 
 
 def _gptq(config: Mapping[str, Any]) -> _Read | None:
-    bits = _number(config, "bits", "w_bit", "wbits", "nbits")
+    bits = _bits(config, "bits", "w_bit", "wbits", "nbits")
     if bits is None:
         return None
     group = _number(config, "group_size", "q_group_size", "groupsize")
     zero_points = config.get("sym") is False or config.get("zero_point") is True
-    stored = Quantisation("", bits, int(group) if group else -1, zero_points=zero_points)
+    stored = Quantisation("", bits, int(group) if group and group >= 1 else -1, zero_points=zero_points)
     return _integer_type(bits), stored, []
+
+
+def _block(value: object) -> tuple[int, int] | None:
+    """Rows and columns of weights that share a scale."""
+    if isinstance(value, list) and len(value) == 2 and all(type(size) is int and size > 0 for size in value):
+        return value[0], value[1]
+    return None
 
 
 def _fp8(config: Mapping[str, Any]) -> _Read | None:
     stored = Quantisation("", 8, weight_only=False)
-    block = config.get("weight_block_size")
-    if isinstance(block, list) and len(block) == 2 and all(isinstance(size, int) and size > 0 for size in block):
+    block = _block(config.get("weight_block_size"))
+    if block is not None:
         stored = replace(stored, group_rows=block[0], group_size=block[1], scale_bytes=4.0)
     return "fp8", stored, []
 
@@ -131,30 +151,30 @@ def _modelopt(config: Mapping[str, Any]) -> _Read | None:
         return _compressed(config) if config.get("config_groups") else None
     kind, stored = known
     group = _number(config, "group_size")
-    if group and stored.group_size > 0 and stored.group_rows == 1:
+    if group and group >= 1 and stored.group_size > 0 and stored.group_rows == 1:
         stored = replace(stored, group_size=int(group))
     return kind, stored, []
 
 
 def _compressed(config: Mapping[str, Any]) -> _Read | None:
-    groups = [group for group in (config.get("config_groups") or {}).values() if isinstance(group, Mapping)]
-    groups = [group for group in groups if isinstance(group.get("weights"), Mapping)]
-    groups = [group for group in groups if _number(group["weights"], "num_bits") is not None]
+    groups = [group for group in _groups(config) if isinstance(group.get("weights"), Mapping)]
+    groups = [group for group in groups if _bits(group["weights"], "num_bits") is not None]
     if not groups:
         return None
     group = min(groups, key=lambda each: float(each["weights"]["num_bits"]))
     weights, notes = group["weights"], []
     if len(groups) > 1:
         notes.append("several quantisation groups: all quantised matrices counted as the narrowest")
-    if (config.get("sparsity_config") or {}).get("format") not in (None, "dense"):
+    sparsity = config.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format") not in (None, "dense"):
         notes.append("sparse weights counted as dense")
     bits = float(weights["num_bits"])
     kind = _FLOATS.get(int(bits), "fp8") if weights.get("type") == "float" else _integer_type(bits)
     stored = Quantisation("", bits, weight_only=not group.get("input_activations"))
-    size, block = _number(weights, "group_size"), weights.get("block_structure")
-    if isinstance(block, list) and len(block) == 2:
-        stored = replace(stored, group_rows=int(block[0]), group_size=int(block[1]), scale_bytes=4.0)
-    elif size and size > 0:
+    size, block = _number(weights, "group_size"), _block(weights.get("block_structure"))
+    if block is not None:
+        stored = replace(stored, group_rows=block[0], group_size=block[1], scale_bytes=4.0)
+    elif size and size >= 1:
         scale = 1.0 if kind == "fp4" else 2.0
         stored = replace(stored, group_size=int(size), scale_bytes=scale, zero_points=weights.get("symmetric") is False)
     return kind, stored, notes
@@ -206,6 +226,10 @@ _ATTENTION = {
         *("attention.wqkv", "attn.c_attn"),
     ),
     ("o",): ("self_attn.o_proj", "self_attn.out_proj", "self_attention.dense", "attention.wo", "attn.c_proj"),
+}
+_LATENT = {
+    ("q",): ("self_attn.q_proj",),
+    ("o",): ("self_attn.o_proj",),
     ("q_a", "qkv_a"): ("self_attn.q_a_proj", "self_attn.fused_qkv_a_proj_with_mqa"),
     ("kv_a",): ("self_attn.kv_a_proj_with_mqa",),
     ("q_b",): ("self_attn.q_b_proj",),
@@ -265,9 +289,9 @@ def _patterns(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _targets(config: Mapping[str, Any]) -> Iterator[str]:
-    for group in (config.get("config_groups") or {}).values():
-        if isinstance(group, Mapping):
-            yield from (str(target) for target in group.get("targets") or ())
+    for group in _groups(config):
+        targets = group.get("targets")
+        yield from (str(target) for target in targets) if isinstance(targets, list) else ()
 
 
 def _modules(shape: ModelShape) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], Sequence[int]]]:
@@ -275,7 +299,8 @@ def _modules(shape: ModelShape) -> Iterator[tuple[tuple[str, ...], tuple[str, ..
     every = range(shape.layers)
     moe = [layer for layer in every if shape.is_moe_layer(layer)]
     dense = [layer for layer in every if not shape.is_moe_layer(layer)]
-    for table, layers in ((_ATTENTION, every), (_DENSE, dense), (_EXPERTS, moe)):
+    attention = _LATENT if shape.is_mla else _ATTENTION
+    for table, layers in ((attention, every), (_DENSE, dense), (_EXPERTS, moe)):
         if layers:
             yield from ((places, modules, layers) for places, modules in table.items())
 
