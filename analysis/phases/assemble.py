@@ -52,13 +52,14 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
         inside = split_by_markers(found.step, columns, lane, rows, marked)
         code[rows] = np.where(inside >= 0, used + inside, -1)
         used += int(inside.max()) + 1
-    return number_steps(columns, markers, drop_strays(columns, code), marks.starts)
+    own_starts = layer_starts(columns, link, marks.anchors, columns.stream)
+    return number_steps(columns, markers, drop_strays(columns, code), marks.starts, own_starts)
 
 
 def mark_layers(trace: Trace, columns: Columns, link: LinkResult) -> LayerMarks:
     """Find what marks the layers of every lane."""
     anchors = layer_anchors(trace, columns)
-    starts = layer_starts(columns, link, anchors)
+    starts = layer_starts(columns, link, anchors, columns.lane)
     return LayerMarks(anchors, starts, kernels_of_every_layer(columns, starts))
 
 
@@ -75,11 +76,11 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
     return anchors
 
 
-def layer_starts(columns: Columns, link: LinkResult, anchors: Bools) -> Bools:
-    """The first attention kernel of every layer."""
+def layer_starts(columns: Columns, link: LinkResult, anchors: Bools, key: Ints) -> Bools:
+    """The first attention kernel of every layer, among the kernels of each lane or of each stream (``key``)."""
     starts = np.zeros(columns.count, dtype=bool)
-    for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero(columns.lane == lane)
+    for value in np.unique(key[anchors]):
+        rows = np.flatnonzero(key == value)
         first, _ = layer_groups(anchors[rows], between_layers(columns, rows), link.replay[rows])
         starts[rows[first]] = True
     return starts
@@ -149,35 +150,34 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
     return code
 
 
-def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, anchors: Bools) -> RawSteps:
-    """Number the steps by (lane, first kernel) and keep of the unmarked ones only those with an attention launch."""
+def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, starts: Bools, stream_starts: Bools) -> RawSteps:
+    """Number the steps by (lane, first kernel) and keep of the unmarked ones only those with an attention launch.
+
+    Layers are counted on the busiest stream of a step: two halves of a batch, or decoding requests and prompts, may
+    run each layer side by side.
+    """
     rows = np.flatnonzero(code >= 0)
     width = max(markers.frame.height, 1)
-    frame = (
-        pl.DataFrame(
-            {
-                "code": code[rows],
-                "row": rows,
-                "lane": columns.lane[rows],
-                "anchor": anchors[rows].astype(np.int64),
-                "opaque": (columns.opaque & columns.is_op("attention"))[rows],
-            }
-        )
+    first = pl.DataFrame({"code": code[rows], "row": rows, "lane": columns.lane[rows]})
+    frame = first.group_by("code").agg(pl.col("row").min(), pl.col("lane").first())
+    heads = rows[stream_starts[rows]]
+    layers = (
+        pl.DataFrame({"code": code[heads], "stream": columns.stream[heads], "opaque": columns.opaque[heads]})
+        .group_by("code", "stream")
+        .agg(pl.len().cast(pl.Int64).alias("attention"), pl.col("opaque").any())
         .group_by("code")
-        .agg(
-            pl.col("row").min(),
-            pl.col("lane").first(),
-            pl.col("anchor").sum().alias("attention"),
-            pl.col("opaque").any(),
-        )
+        .agg(pl.col("attention").max(), pl.col("opaque").any())
     )
     marked = pl.col("code") < len(columns.lane_device) * width
-    kept = frame.filter(marked | (pl.col("attention") > 0)).sort("lane", "row")
-    kept = kept.with_columns(
-        marker=pl.when(marked & (markers.frame.height > 0)).then(pl.col("code") % width).otherwise(-1)
+    kept = (
+        frame.join(layers, on="code", how="left")
+        .with_columns(pl.col("attention").fill_null(0), pl.col("opaque").fill_null(False))
+        .filter(marked | (pl.col("attention") > 0))
+        .sort("lane", "row")
+        .with_columns(marker=pl.when(marked & (markers.frame.height > 0)).then(pl.col("code") % width).otherwise(-1))
     )
     number = np.full(int(code.max(initial=-1)) + 2, -1, dtype=np.int64)
     number[kept["code"].to_numpy()] = np.arange(kept.height)
     step = np.where(code >= 0, number[code], -1)
-    layers = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
-    return RawSteps(step, layer_numbers(columns, anchors), kept.select("lane", "marker", "attention"), layers)
+    usual = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
+    return RawSteps(step, layer_numbers(columns, starts), kept.select("lane", "marker", "attention"), usual)

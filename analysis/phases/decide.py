@@ -16,6 +16,7 @@ from .settle import decoding_beside, scheduler_mixes
 ENOUGH = 0.2  # share of a step's attention launches that must carry a hint for the step to have that kind
 MOST = 0.6  # share of a step's GEMMs that must name few tokens (or many) before they speak for the step
 STEADY_STEPS = 3  # a token count that this many steps in a row share is a decode batch where requests are not known
+LARGEST_PADDING = 16  # captured sizes double at first, then grow by at most this much
 LARGEST_BATCH = 512  # and no batch is larger than this
 
 
@@ -24,7 +25,8 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
 
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
     from metadata kernels that engines launch for one kind only (``preparing``, hint codes); ``second``: next to decode
-    attention a layer launches one that says nothing, prompts' where tokens exceed requests; ``verify``: a rejection
+    attention a layer launches one that says nothing, prompts' where tokens exceed requests; ``few``: attention for few
+    query rows, decode unless counts say otherwise; ``verify``: a rejection
     sampler ran; ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels
     name few tokens).
     """
@@ -62,6 +64,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
             "both": sure("mixed") | paired,
             "second": seconds,
+            "few": count(attends, columns.few[attends]) / of_attention >= ENOUGH,
             "verify": count(rejects, columns.hint[rejects] == HINT["decode"]) > 0,
             "likely_decode": likely("decode"),
             "likely_prefill": likely("prefill"),
@@ -156,7 +159,14 @@ def named_phase() -> pl.Expr:
         .then(pl.lit("several"))
         .when(pl.col("several_tokens") & ~pl.col("full_graph"))
         .then(pl.lit("several"))
+        .when(pl.col("few"))
+        .then(pl.when((counted_phase() == "several") & ~may_be_padding()).then(None).otherwise(pl.lit("decode")))
     )
+
+
+def may_be_padding() -> pl.Expr:
+    """Whether tokens beyond the requests may be a graph's padding: captured sizes are at most this far apart."""
+    return pl.col("graph_id").is_not_null() & (pl.col("tokens") <= 2 * pl.col("requests") + LARGEST_PADDING)
 
 
 def counted_phase() -> pl.Expr:

@@ -48,7 +48,7 @@ def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: p
     phase, evidence = padded[step], rung[step]
     phase = np.where((step < 0) & columns.load_time, PHASE["other"], phase)
     context = EVIDENCE_CODE["step_context"]
-    attention = columns.is_op("attention", "gemm", "moe_gemm") & (columns.hint != 0)
+    attention = columns.is_op("attention", "gemm", "moe_gemm") & ((columns.hint != 0) | columns.few)
     for name, shown in (
         ("kernel_name", attention),
         ("launch_geometry", columns.exact_tokens),

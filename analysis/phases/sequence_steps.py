@@ -48,6 +48,7 @@ class LaneView:
     trailing: Bools  # reductions and collectives: behind a last GEMM they belong to it
     sendrecv: Bools
     grid: Ints
+    stream: Ints
     replay: Ints
     host_copies: Ints  # times of copies to the host on this device, sorted
 
@@ -82,6 +83,7 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, 
         trailing=columns.is_op("gemm_reduce", "collective")[rows],
         sendrecv=columns.is_op("collective")[rows],
         grid=columns.grid_x[rows],
+        stream=columns.stream[rows],
         replay=replay[rows],
         host_copies=copies,
     )
@@ -193,6 +195,8 @@ def mend_seams(lane: LaneView, seam: Bools, first: Ints, last: Ints) -> Bools:
     mended[inner[~forced[inner]]] = False
     for piece in np.flatnonzero((pieces > layers) & (pieces % layers == 0)):
         begin = int(ends[piece] - pieces[piece])
+        if len(np.unique(lane.stream[first[begin : ends[piece]]])) > 1:
+            continue  # two halves of a batch side by side launch every layer twice
         missing = np.arange(begin + layers, int(ends[piece]), layers) - 1
         same = (lane.replay[last[missing]] >= 0) & (lane.replay[last[missing]] == lane.replay[first[missing + 1]])
         mended[missing[~same]] = True

@@ -16,9 +16,10 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import HINT, OP, Columns, Ints
+from .columns import HINT, OP, Bools, Columns, Ints
 
 TOKEN_CLASSES = ("kv_write", "rope", "norm", "activation", "quantize")  # in order of trust
+HALF_BATCH = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
 
 
@@ -34,13 +35,19 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, steps: int) -> p
     classes = [OP[name] for name in TOKEN_CLASSES]
     marked = columns.exact_tokens | (grid_axis(trace, columns, "tokens") > 0)
     rows = np.flatnonzero(marked & (step >= 0) & np.isin(columns.op, classes) & (columns.grid_x > 0))
-    frame = pl.DataFrame({"step": step[rows], "op": columns.op[rows], "tokens": columns.grid_x[rows]})
-    votes = frame.group_by("step", "op", "tokens").len()
-    share = pl.col("len") / pl.col("len").sum().over("step", "op")
+    frame = pl.DataFrame(
+        {"step": step[rows], "op": columns.op[rows], "stream": columns.stream[rows], "tokens": columns.grid_x[rows]}
+    )
+    votes = frame.group_by("step", "op", "stream", "tokens").len()
+    share = pl.col("len") / pl.col("len").sum().over("step", "op", "stream")
     norm = pl.col("op") == OP["norm"]
     ranked = votes.with_columns(rank=pl.when(norm).then(-pl.col("tokens")).otherwise(pl.col("len")))
     usual = ranked.filter(~norm | (share >= MIN_NORM_SHARE)).sort("rank", "tokens", descending=[True, False])
-    per_class = usual.group_by("step", "op", maintain_order=True).first()
+    per_stream = usual.group_by("step", "op", "stream", maintain_order=True).first()
+    busiest = pl.col("len").max().over("step", "op")  # halves of a batch on two streams have as many kernels each
+    per_class = (
+        per_stream.filter(pl.col("len") >= HALF_BATCH * busiest).group_by("step", "op").agg(pl.col("tokens").sum())
+    )
     trust = pl.col("op").replace_strict(classes, range(len(classes)), return_dtype=pl.Int64)
     best = (
         per_class.with_columns(trust=trust)
@@ -127,6 +134,14 @@ def grid_axis(
         split_up = flat[names] & (columns.grid_y[rows] > 1)
         size[rows] = np.where(split_up, 0, grid[rows] - minus[names])
     return size
+
+
+def few_rows_names(trace: Trace) -> Bools:
+    """Per name, whether it is an attention kernel for few query rows."""
+    few = np.zeros(trace.names.height, dtype=bool)
+    for rule in geometry_rules("few"):
+        few |= trace.names["name"].str.contains(rule["regex"]).to_numpy()
+    return few
 
 
 def preparing_hint(trace: Trace, columns: Columns) -> Ints:

@@ -118,6 +118,7 @@ def insert_rows(
         op=op,
         hint=joined(columns.hint, zero),
         hint_sure=joined(columns.hint_sure, no),
+        few=joined(columns.few, no),
         exact_tokens=joined(columns.exact_tokens, no),
         load_time=joined(columns.load_time, no),
         named_rows=joined(columns.named_rows, zero),
