@@ -5,6 +5,7 @@ In the order in which a performance review asks. Each number carries its spread 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from ..timeline import TIMELESS
 from . import operands
 from .identity import main_dtype, peak_of, short_source
 from .tables import Column, Table, names, numbers, texts
@@ -98,7 +100,7 @@ def _decode_step(analysis: Analysis) -> Headline:
     what = fmt.plural(n, "pure decode step" if kind == "decode" else "mixed step")
     return Headline(
         "decode-step", f"{kind.capitalize()} step, median", fmt.milliseconds(spread.get("p50")) if n else fmt.NOT_KNOWN, spread_text(spread),
-        f"{what}, first kernel's start to last kernel's end" if n else _why(analysis, "decode_step_ms"),
+        f"{what}, first kernel's start to last kernel's end" if n else _why_no_step(analysis),
         known=n > 0 and fmt.is_known(spread.get("p50")),
     )  # fmt: skip
 
@@ -178,6 +180,8 @@ def _stalls(analysis: Analysis) -> Headline:
 
 def _idle(analysis: Analysis) -> Headline:
     summary = analysis.summary
+    if analysis.trace.capture.format in TIMELESS:
+        return Headline("idle", "Device idle", fmt.NOT_KNOWN, "", "the input holds durations but no times", known=False)
     idle = summary.get("gpu_idle_ms")
     known = fmt.is_known(idle)
     nvml = summary.get("nvml_utilization_pct")
@@ -194,6 +198,11 @@ def _idle(analysis: Analysis) -> Headline:
         note if known else _why(analysis, "gpu_idle_ms"),
         known=known,
     )
+
+
+def _why_no_step(analysis: Analysis) -> str:
+    steps = analysis.summary.get("step_count")
+    return "there is no decode step" if steps else _why(analysis, "decode_step_ms")
 
 
 def _why(analysis: Analysis, key: str) -> str:
@@ -263,6 +272,8 @@ def undetermined(analysis: Analysis) -> tuple[list[tuple[str, str]], str]:
     gaps = analysis.trace.gaps_in_evidence
     pairs = [(gap.what, gap.consequence) for gap in gaps]
     seen = {what for what, _ in pairs}
-    pairs += [(reason, "") for reason in analysis.reasons if reason not in seen]
+    # a reason may begin with the key it is about: that is for programs, a reader gets its words
+    reasons = [re.sub(r"^[a-z]+(_[a-z0-9]+)+(?=: )", lambda m: fmt.split_key(m[0])[0], r) for r in analysis.reasons]
+    pairs += [(reason, "") for reason in reasons if reason not in seen]
     commands = [gap.recapture for gap in gaps if gap.recapture]
     return pairs, max(commands, key=len, default="")

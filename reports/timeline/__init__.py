@@ -17,6 +17,8 @@ from ...ingest.trace import COPY_KINDS
 from .. import format as fmt
 
 KERNELS_IN_PAGE = 240_000  # 1 to 1.5 MB of the page
+# inputs that hold durations but no times: their readers lay the kernels end to end
+TIMELESS = frozenset({"ncu_csv", "ncu_rep", "nsys_stats_summary"})
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class TimelinePayload:
 
 
 def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> TimelinePayload | None:
-    """The timeline of the analysed window; None where nothing ran in it."""
+    """The timeline of the analysed window; None where nothing ran in it or the input holds no times."""
     from .detail import choose
     from .encode import Pack
     from .groups import group_lanes
@@ -37,7 +39,7 @@ def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> Ti
     kernels = analysis.kernels
     inside = kernels["in_window"]
     kernels = kernels if inside.all() else kernels.filter(inside)
-    if kernels.is_empty():
+    if kernels.is_empty() or analysis.trace.capture.format in TIMELESS:
         return None
     window = _window(analysis, kernels)
     pack = Pack()
@@ -86,6 +88,8 @@ def _line(analysis: Analysis, total: int, detail: Any, slice_ns: float) -> str:
         if outside
         else ""
     )
+    if detail.whole and total == 1:
+        return f"The one kernel of the window is drawn.{beside}"
     if detail.whole:
         return f"All {fmt.plural(total, 'kernel')} of the window are drawn; zoom in to see them one by one.{beside}"
     where = " and ".join(

@@ -271,3 +271,17 @@ def test_stalls_of_unknown_length_are_kept_and_said(pages):
     assert "ms not known · tokens not known" in text
     assert 'title="not known: no decode-only step to compare with"' in page
     assert page.count('class="mark"') == 6
+
+
+def test_input_without_times_has_no_timeline_and_no_idle_time(pages):
+    analysis, _ = pages("no_phases")
+    capture = replace(analysis.trace.capture, format="nsys_stats_summary")
+    text = words(render_html(replace(analysis, trace=replace(analysis.trace, capture=capture))))
+    assert "This input holds durations but no times" in text
+    assert "Device idle not known the input holds durations but no times" in text
+
+
+def test_reasons_read_as_words(pages):
+    analysis, _ = pages("no_phases")
+    text = words(render_html(replace(analysis, reasons=("decode_mbu_kernel_pct: the GPU is not known",))))
+    assert "decode MBU kernel: the GPU is not known" in text
