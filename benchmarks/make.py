@@ -1,0 +1,78 @@
+"""Simulated captures for the benchmarks, made once and kept in a folder outside the repository.
+
+    python benchmarks/make.py [--folder DIR] [--kernels 100000 --kernels 1000000 ...] [--kind eager ...]
+
+Each is a busy vLLM server of ``fixtures.matrix.large``: decode steps with a new prompt every now and then.
+
+| kind | kernels per launch call | NVTX | GPUs |
+|---|---|---|---|
+| graphs | a replay launches a whole step | one range a step | 1 |
+| eager | one launch call for each kernel | a range for every layer-wise module | 1 |
+| two-gpus | a replay launches a whole step | one range a step | 2, tensor parallel |
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+SIZES = (100_000, 1_000_000, 10_000_000)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Changes to the run of ``large``, and how many kernels to ask it for, as a share of those wanted."""
+
+    share: float
+    markers: str = "vllm"
+    changes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+KINDS = {
+    "graphs": Kind(1.036),
+    "eager": Kind(1.036, "vllm_layerwise", MappingProxyType({"graphs": "none"})),
+    "two-gpus": Kind(0.51, "vllm", MappingProxyType({"tensor_parallel": 2})),
+}
+
+
+def default_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "trace-analyze-benchmarks"
+
+
+def capture_path(folder: Path, kind: str, kernels: int, seed: int = 7) -> Path:
+    """The capture of this kind and size, made where it is not there yet."""
+    path = folder / f"{kind}-{kernels}-{seed}.sqlite"
+    if not path.exists():
+        from trace_analyze.fixtures.matrix import large
+        from trace_analyze.fixtures.serving import simulate
+
+        folder.mkdir(parents=True, exist_ok=True)
+        made = KINDS[kind]
+        config = replace(large(round(kernels * made.share), markers=made.markers, seed=seed), **made.changes)
+        unfinished = path.with_suffix(".part")
+        unfinished.unlink(missing_ok=True)
+        simulate(config).write(unfinished)
+        unfinished.replace(path)
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=default_folder())
+    parser.add_argument("--kernels", type=int, action="append", help=f"repeatable; default {SIZES}")
+    parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default all")
+    options = parser.parse_args()
+    for kernels in options.kernels or SIZES:
+        for kind in options.kind or KINDS:
+            path = capture_path(options.folder, kind, kernels)
+            print(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+if __name__ == "__main__":
+    main()

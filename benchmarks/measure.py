@@ -1,0 +1,91 @@
+"""Wall time, CPU time and peak memory of a command, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished command."""
+
+    wall: float
+    cpu: float
+    peak_mib: float
+    code: int
+    output: str
+    error: str
+
+
+def run(
+    command: Sequence[str | Path], *, timeout: float = 900, environment: dict[str, str] | None = None
+) -> Run | None:
+    """Run to the end, or None where it takes longer than ``timeout`` seconds."""
+    # An installed package has its bytecode; without this an editable one would be compiled anew every time.
+    variables = {**os.environ, **(environment or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    variables.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "trace-analyze-benchmarks-bytecode"))
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+        start = time.perf_counter()
+        process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=error, env=variables)
+        while True:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            wall = time.perf_counter() - start
+            if pid:
+                break
+            if wall > timeout:
+                process.kill()
+                os.wait4(process.pid, 0)
+                process.returncode = -9
+                return None
+            time.sleep(0.002 if wall < 5 else 0.02)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        error.seek(0)
+        return Run(
+            wall,
+            used.ru_utime + used.ru_stime,
+            used.ru_maxrss / 1024,
+            process.returncode,
+            output.read().decode(errors="replace"),
+            error.read().decode(errors="replace"),
+        )
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and between which values the others lie."""
+    middle = f"{median(values):.{digits}f}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def machine() -> str:
+    """Cores, memory, processor and Python: what figures depend on."""
+    import platform
+
+    processor = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.machine(),
+    )
+    kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
+    return (
+        f"{os.cpu_count()} cores ({processor}), {kib / 2**20:.0f} GiB, {platform.system()}, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
