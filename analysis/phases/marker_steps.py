@@ -44,15 +44,24 @@ class MarkerSteps:
     ambiguous: Bools  # per kernel: tied by its neighbours on the stream, not by a launch call of its own
 
 
-def step_ranges(trace: Trace, texts: pl.DataFrame) -> pl.DataFrame:
-    """CPU ranges whose text is a step of an engine's grammar, with the facts of the text."""
+def step_ranges(trace: Trace, texts: pl.DataFrame, *, on_gpu: bool = False) -> pl.DataFrame:
+    """Ranges whose text is a step of an engine's grammar, with the facts of the text.
+
+    CPU ranges by thread; with ``on_gpu`` the ranges on GPU time, ``thread`` standing for their device.
+    """
     facts = texts.select("text_id", "grammar", "engine", "role", "phase", *FACTS)
     wanted = facts.filter(pl.col("role") == "step")
     if wanted.height == 0 or trace.ranges.height == 0:
         return empty_ranges(facts)
     ranges = trace.ranges.filter(pl.col("text_id").is_in(wanted["text_id"].implode()))
-    cpu = ranges.filter(pl.col("kind") != "gpu_annotation")
-    return home_thread(trace, cpu).join(wanted, on="text_id", how="left", maintain_order="left")
+    placed = (
+        ranges.filter(pl.col("kind") == "gpu_annotation").with_columns(
+            pl.col("device_index").cast(pl.Int64).alias("thread")
+        )
+        if on_gpu
+        else home_thread(trace, ranges.filter(pl.col("kind") != "gpu_annotation"))
+    )
+    return placed.join(wanted, on="text_id", how="left", maintain_order="left")
 
 
 def home_thread(trace: Trace, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -121,26 +130,50 @@ def thread_slices(thread: Ints) -> list[tuple[int, int]]:
 
 
 def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: pl.DataFrame) -> MarkerSteps:
-    """Tie kernels to the step ranges of ``texts`` (the parsed marker texts) through their launch calls."""
+    """Tie kernels to the step ranges of ``texts`` (the parsed marker texts) through their launch calls.
+
+    A capture without CPU ranges may hold the same ranges on GPU time (PyTorch profiler): those hold kernels by time.
+    """
     ranges = step_ranges(trace, texts)
+    on_gpu = ranges.height == 0
+    if on_gpu:
+        ranges = step_ranges(trace, texts, on_gpu=True)
     nothing = np.full(columns.count, -1, dtype=np.int64)
     if ranges.height == 0:
         return MarkerSteps(ranges, nothing, 0, np.zeros(columns.count, bool))
     pieces = merge_ranges(ranges)
-    piece_of_launch = assign_launches(trace, columns, link, pieces)
     key = pieces["step_key"].cast(pl.Int64).to_numpy()
-    of_kernel = np.full(columns.count, -1, dtype=np.int64)
-    tied = link.launch >= 0
-    of_kernel[tied] = piece_of_launch[link.launch[tied]]
-    of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
-    filled, ambiguous = fill_from_neighbours(columns, link, of_kernel)
+    if on_gpu:
+        of_kernel = kernels_inside(columns, pieces)
+        ambiguous: Bools = np.zeros(columns.count, dtype=bool)
+        of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
+    else:
+        piece_of_launch = assign_launches(trace, columns, link, pieces)
+        of_kernel, tied = nothing.copy(), link.launch >= 0
+        of_kernel[tied] = piece_of_launch[link.launch[tied]]
+        of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
+        of_kernel, ambiguous = fill_from_neighbours(columns, link, of_kernel)
     steps = pieces.group_by("step_key", maintain_order=True).agg(
         pl.col("end_ns").max(), *[pl.col(c).first() for c in pieces.columns if c not in ("step_key", "end_ns", "piece")]
     )
     row_of_key = np.full(int(key.max()) + 1, -1, dtype=np.int64)
     row_of_key[steps["step_key"].cast(pl.Int64).to_numpy()] = np.arange(steps.height)
-    step = np.where(filled >= 0, row_of_key[np.maximum(filled, 0)], -1)
+    step = np.where(of_kernel >= 0, row_of_key[np.maximum(of_kernel, 0)], -1)
     return MarkerSteps(steps, step, ranges.height, ambiguous)
+
+
+def kernels_inside(columns: Columns, pieces: pl.DataFrame) -> Ints:
+    """The piece on GPU time around each kernel's start, on its device; -1 outside all."""
+    device = np.array(columns.lane_device, dtype=np.int64)[columns.lane]
+    result = np.full(columns.count, -1, dtype=np.int64)
+    owners = pieces["thread"].to_numpy()
+    starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
+    for low, high in thread_slices(owners):
+        rows = np.flatnonzero(device == owners[low])
+        intervals = ThreadIntervals(starts[low:high], ends[low:high], np.arange(low, high))
+        place = enclosing_interval(intervals, columns.start[rows])
+        result[rows] = np.where(place >= 0, place + low, -1)
+    return result
 
 
 def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl.DataFrame) -> Ints:

@@ -250,3 +250,16 @@ def test_text_that_leaves_the_phase_open_is_settled_by_the_kernels(mini):
     assert phases(result) == run.steps
     assert column(result, "prefill_tokens") == [0, 500, 300, 0]
     assert column(result, "decode_requests") == [8, 8, 8, 9]
+
+
+def test_ranges_on_gpu_time_hold_kernels_where_no_cpu_range_does(mini):
+    run = mini(with_launches=False)
+    for bs in (8, 9):
+        begin = run.now
+        run.step("decode", bs, bs)
+        run.range(f"step[DECODE bs={bs}]", begin, run.now)
+        run.ranges[-1] |= {"kind": "gpu_annotation", "thread": -1, "device_index": 0, "stream": 7}
+    result = find_phases(*run.build())
+    check_truth(run, result)
+    assert column(result, "decode_requests") == [8, 9]
+    assert set(result.steps["evidence"].cast(str)) == {"marker"}
