@@ -13,6 +13,7 @@ overflow page, fewer columns than the table has) is asked of SQLite by its numbe
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ PADDING = 4096  # a header's walk may run past the last cell before it is found 
 
 # Bytes of a value by its serial type; 10 and 11 are reserved, from 12 on blobs and texts.
 SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0] + [(kind - 12) // 2 for kind in range(12, 256)], dtype=np.int32)
+
+
+_seek_lock = threading.Lock()
 
 
 class UnexpectedPage(Exception):
@@ -113,9 +117,20 @@ def _pages(descriptor: int, numbers: Array, page_bytes: int) -> bytearray:
     breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
     for begin, end in pairwise([0, *breaks.tolist(), numbers.size]):
         target = view[begin * page_bytes : end * page_bytes]
-        if os.preadv(descriptor, [target], (int(numbers[begin]) - 1) * page_bytes) != len(target):
+        if _read_into(target, descriptor, (int(numbers[begin]) - 1) * page_bytes) != len(target):
             raise UnexpectedPage("the file ends early")
     return room
+
+
+def _read_into(target: memoryview, descriptor: int, offset: int) -> int:
+    """Fill ``target`` from a place in a file, without moving any other reader's; how many bytes there were."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [target], offset)
+    with _seek_lock:  # Windows has no reading at a place
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        data = os.read(descriptor, len(target))
+    target[: len(data)] = data
+    return len(data)
 
 
 def _places(counts: Array) -> Array:

@@ -14,7 +14,7 @@ from ..sniff import NSYS_EXPORT, SQLITE_MAGIC
 from ..trace import CaptureFacts, Trace, build_trace
 from .calls import opaque_launches, read_calls
 from .context import Context
-from .database import Database, damaged, is_sound
+from .database import Database, damaged, identifier, is_sound
 from .devices import read_places
 from .evidence import gaps_in_evidence, nothing_on_gpu
 from .facts import SelfDescription, read_facts
@@ -217,7 +217,7 @@ def _capture(context: Context, described: SelfDescription, graph_mode: str | Non
         session_start_utc_ns=context.base.session_start_utc_ns,
         duration_ns=context.base.duration_ns,
         graph_trace_mode=graph_mode,
-        hardware_trace=described.hardware_trace,
+        hardware_trace=_hardware_trace(database, described),
         gpus_present=tuple(gpu.name for gpu in context.places.gpus if gpu.name),
         serving=described.serving,
         diagnostics=described.diagnostics,
@@ -225,6 +225,19 @@ def _capture(context: Context, described: SelfDescription, graph_mode: str | Non
         tables_missing=tuple(name for name in OPTIONAL_TABLES if database.find(name) is None),
         notes=tuple(context.notes.sentences),
     )
+
+
+def _hardware_trace(database: Database, described: SelfDescription) -> bool | None:
+    """Whether the GPU itself took the times: as the profiler said, else by a column that only this fills."""
+    table = database.find(KERNEL_TABLE)
+    if described.hardware_trace is not None or table is None:
+        return described.hardware_trace
+    column = database.columns(table).get("qmdlastctadone")
+    if column is None:
+        return None
+    query = f"SELECT {identifier(column)} FROM {identifier(table)} LIMIT 1"
+    first = database.connection.execute(query).fetchone()
+    return True if first is not None and first[0] is not None else None
 
 
 def _end_of_capture(context: Context, kernels: pl.DataFrame, launches: pl.DataFrame) -> int | None:

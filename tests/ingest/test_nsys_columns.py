@@ -1,5 +1,6 @@
 """Reading pages and asking SQLite give the same columns; odd rows are asked for, odd tables are read through SQLite."""
 
+import os
 import sqlite3
 from pathlib import Path
 
@@ -179,6 +180,13 @@ def test_a_column_added_to_rows_that_are_already_there(tmp_path: Path, fast, def
     expected = reference([*rows, (40, 40, "x")])
     expected["z"] = [7 if default else -1] * 40 + [9]
     assert read(path) == expected
+
+
+def test_a_system_without_preadv(tmp_path: Path, fast, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delattr(os, "preadv")
+    rows = [(number, number, f"t{number % 3}") for number in range(2000)]
+    assert read(table_of(tmp_path / "t.sqlite", rows)) == reference(rows)
+    assert not fast()
 
 
 def test_a_deep_tree(tmp_path: Path, fast):

@@ -454,6 +454,23 @@ def test_utc_times_that_nothing_declares(tmp_path: Path):
     assert trace.kernels["start_ns"].to_list() == [0, 11_000]  # counted from the first kernel
 
 
+@pytest.mark.parametrize(
+    ("said", "column", "expected"),
+    [
+        ("CUDA legacy/software instrumented trace was collected.", "NULL", False),
+        ("CUDA hardware trace was collected.", "NULL", True),
+        (None, "17", True),
+        (None, "NULL", None),
+    ],
+)
+def test_who_took_the_times(tmp_path: Path, said: str | None, column: str, expected: bool | None):
+    capture = small()
+    if said:
+        capture.diagnostic(said, severity=1)
+    trace = altered(capture, tmp_path / "run.sqlite", f"UPDATE {KERNEL} SET qmdLastCtaDone = {column}")
+    assert trace.capture.hardware_trace is expected
+
+
 def test_partial_exports_are_said(tmp_path: Path):
     statement = "UPDATE META_DATA_EXPORT SET value = 'CUPTI_ACTIVITY_KIND_KERNEL' WHERE name LIKE '%TABLES_TO_EXPORT'"
     trace = altered(small(), tmp_path / "run.sqlite", statement)
