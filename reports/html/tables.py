@@ -18,7 +18,7 @@ from .. import format as fmt
 
 ROWS_IN_PAGE = 25  # rows that are there without script and in print
 MAX_ROWS = 5_000
-MAX_BYTES = 2_500_000  # of one table's text before compression
+MAX_BYTES = 1_200_000  # of one table's text before compression
 MAX_NAME = 1_000  # characters of a kernel name that a page carries
 
 

@@ -17,6 +17,11 @@ from ...ingest.trace import COPY_KINDS
 from .. import format as fmt
 
 KERNELS_IN_PAGE = 240_000  # 1 to 1.5 MB of the page
+MAX_BYTES = 3_000_000  # of the coded payload: 5 MB is the page's limit
+COLUMNS = (
+    *("start_ns", "end_ns", "device_index", "process", "context", "stream", "name_id", "op_class", "phase", "evidence"),
+    *("grid_x", "grid_y", "grid_z", "block_x", "flop", "bytes", "work_source", "mfu_pct", "mbu_pct", "in_window"),
+)
 # inputs that hold durations but no times: their readers lay the kernels end to end
 TIMELESS = frozenset({"ncu_csv", "ncu_rep", "nsys_stats_summary"})
 
@@ -31,17 +36,27 @@ class TimelinePayload:
 
 def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> TimelinePayload | None:
     """The timeline of the analysed window; None where nothing ran in it or the input holds no times."""
-    from .detail import choose
-    from .encode import Pack
-    from .groups import group_lanes
-    from .lanes import bins_per_lane, copy_lanes, kernel_lanes, metric_lanes, range_lanes
-
-    kernels = analysis.kernels
+    kernels = analysis.kernels.select(COLUMNS)
     inside = kernels["in_window"]
     kernels = kernels if inside.all() else kernels.filter(inside)
     if kernels.is_empty() or analysis.trace.capture.format in TIMELESS:
         return None
     window = _window(analysis, kernels)
+    payload = _payload(analysis, kernels, window, budget)
+    while len(payload.data) > MAX_BYTES and budget > 1_000:
+        # kernels that are all different deflate badly: carry fewer of them one by one
+        budget = int(0.9 * min(budget, kernels.height) * MAX_BYTES / len(payload.data))
+        payload = _payload(analysis, kernels, window, budget)
+    return payload
+
+
+def _payload(analysis: Analysis, kernels: pl.DataFrame, window: tuple[int, int], budget: int) -> TimelinePayload:
+    """The payload with at most ``budget`` kernels one by one."""
+    from .detail import choose
+    from .encode import Pack
+    from .groups import group_lanes
+    from .lanes import bins_per_lane, copy_lanes, kernel_lanes, metric_lanes, range_lanes
+
     pack = Pack()
     detail = choose(kernels["start_ns"].to_numpy(), analysis.stalls, analysis.steps, window, budget)
     lanes, dictionary, streams_out = kernel_lanes(kernels, analysis, window, detail, pack)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import zlib
 
 import numpy as np
@@ -186,3 +187,21 @@ def test_detail_without_steps_takes_even_slices():
     detail = choose(starts, empty, empty, (0, 10_000), 1_000)
     assert len(detail.windows) > 30
     assert 0 < detail.kernels <= 1_000
+
+
+def test_kernels_that_are_all_different_stay_within_the_page(factory, monkeypatch):
+    from trace_analyze.reports import timeline
+
+    analysis = factory.big(60_000)
+    rng = np.random.default_rng(3)
+    n = analysis.kernels.height
+    kernels = analysis.kernels.with_columns(
+        flop=pl.Series(rng.random(n)),
+        bytes=pl.Series(rng.random(n)),
+        grid_x=pl.Series(rng.integers(1, 10**6, n), dtype=pl.Int32),
+    )
+    noisy = type(analysis)(**{**vars(analysis), "kernels": kernels})
+    monkeypatch.setattr(timeline, "MAX_BYTES", 400_000)
+    payload = timeline_payload(noisy)
+    assert len(payload.data) <= 400_000
+    assert re.match(r"[\d,]+ of 60,000 kernels are drawn one by one", payload.line)
