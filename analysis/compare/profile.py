@@ -118,7 +118,12 @@ def _ms_per_step(analysis: Analysis, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _matrix(kernels: pl.DataFrame, steps: pl.DataFrame, key: str, most: int) -> dict[str, Floats]:
-    top = kernels.group_by(key, maintain_order=True).agg(pl.col("ms").sum()).sort("ms", key, descending=[True, False]).head(most)
+    top = (
+        kernels.group_by(key, maintain_order=True)
+        .agg(pl.col("ms").sum())
+        .sort("ms", key, descending=[True, False])
+        .head(most)
+    )
     position = {step: i for i, step in enumerate(steps["step"].to_list())}
     result: dict[str, Floats] = {}
     sums = kernels.group_by(key, "step", maintain_order=True).agg(pl.col("ms").sum())

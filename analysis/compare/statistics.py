@@ -1,7 +1,8 @@
 """The difference between two sets of steps, after adjusting for what they did.
 
-Pooled least squares: ``y = a + covariates . b + d * after``; ``d`` is the adjusted difference. Its standard error is
-widened by the lag-1 autocorrelation of the residuals, because steps of one run are not independent. Values are
+Pooled least squares: ``y = a + covariates . b + d * after``; ``d`` is the adjusted difference. Where a covariate is
+unknown (KV lengths often are), each run gets a drift of its own instead: contexts grow by one token per request and
+step, so step time drifts within a run even where the level is not known. Its standard error is widened by the lag-1 autocorrelation of the residuals, because steps of one run are not independent. Values are
 winsorised at 1% and 99% of each run, so that one profiler hiccup is not a regression.
 """
 
@@ -15,6 +16,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 FEWEST_STEPS = 5
+DRIFT_ORDER = 2
 SIGNIFICANT_T = 3.3  # two-sided p of about 0.001
 CONFIDENCE_T = 1.96  # the interval that is printed
 
@@ -68,7 +70,10 @@ def adjusted_difference(
         for column in covariates.T
         if np.isfinite(column).all() and np.ptp(column) > 1e-12 * max(abs(column).max(), 1.0)
     ]
-    design = np.column_stack([np.ones(len(y)), *[(c - c.mean()) / c.std() for c in usable], marker])
+    columns = [(c - c.mean()) / c.std() for c in usable]
+    if len(y) > 8 * DRIFT_ORDER and not np.isfinite(covariates).all():
+        columns += _drifts(len(before), len(after))
+    design = np.column_stack([np.ones(len(y)), *columns, marker])
     solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
     if rank < design.shape[1]:
         # the runs do not overlap in what they did: the marker cannot be told from a covariate
@@ -91,6 +96,18 @@ def adjusted_difference(
         n_before=len(before),
         n_after=len(after),
     )
+
+
+def _drifts(before: int, after: int) -> list[Floats]:
+    """Polynomials of the order of steps for each run, zero in the other and with zero mean: they move no level."""
+    drifts = []
+    for first, count in ((0, before), (before, after)):
+        order = np.linspace(-1.0, 1.0, count)
+        for power in range(1, DRIFT_ORDER + 1):
+            column = np.zeros(before + after)
+            column[first : first + count] = order**power - (order**power).mean()
+            drifts.append(column)
+    return drifts
 
 
 def _autocorrelation_factor(*residuals: Floats) -> float:
