@@ -70,11 +70,12 @@ def assign_kernels(
     step_part = (
         steps["phase"].cast(pl.String).replace_strict({"prefill": 1, "decode": 2}, default=0, return_dtype=pl.Int8)
     )
+    cut = steps["partial"].fill_null(False).to_numpy()
     kind = ORDINARY
     if choice.shape is not None and choice.shape.is_mla:
         kind = LATENT if choice.shape.q_lora_rank else LATENT_DIRECT
     places = identify_places(
-        step, op, names.has_norm[name], _own_part(kernels), duration, step_part.to_numpy(), kind=kind
+        step, op, names.has_norm[name], _own_part(kernels), duration, step_part.to_numpy(), cut, kind=kind
     )
     sums = with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height))
     work = _unknown(kernels, names, places, op, duration, sums)

@@ -121,7 +121,7 @@ def choose_model(
         tensor_parallel_source=tp_source,
         candidates=tuple(dict.fromkeys(each.name for each in candidates)),
         reason=reason,
-        notes=tuple(said.notes),
+        notes=tuple(said.notes) + (shape.notes if shape is not None else ()),
         contradictions=tuple(said.contradictions),
     )
 
@@ -132,7 +132,10 @@ def _named(
     recorded = find_model(serving.model) if serving.model else None
     if options.model:
         shape = load_model(options.model)
-        if recorded is not None and not _same_shape(recorded, shape):
+        if recorded is not None and same_architecture(recorded, shape):
+            if shape.quantisation is None:  # the recorded name may tell how the weights were stored
+                shape = replace(recorded, name=shape.name)
+        elif recorded is not None:
             said.contradictions.append(
                 f"--model says {shape.name}, the recorded command line {serving.model}: the flag is used"
             )
@@ -146,8 +149,10 @@ def _named(
     return None, None, ()
 
 
-def _same_shape(one: ModelShape, other: ModelShape) -> bool:
-    return replace(one, name="") == replace(other, name="")
+def same_architecture(one: ModelShape, other: ModelShape) -> bool:
+    """Whether two shapes differ in name and storage at most."""
+    plain = {"name": "", "notes": (), "weight_dtype": "", "activation_dtype": "", "kv_dtype": "", "quantisation": None}
+    return replace(one, **plain) == replace(other, **plain)  # type: ignore[arg-type]
 
 
 def _tensor_parallel(

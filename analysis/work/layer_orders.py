@@ -51,17 +51,17 @@ ORDINARY, LATENT, LATENT_DIRECT = range(3)  # LATENT_DIRECT: MLA without a low-r
 
 @lru_cache(maxsize=3)
 def templates(kind: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
-    """Rows of places, and the row for (left, right, GEMMs, expert layer, norm before, decode before, decode after).
+    """Rows of places, and the row for (left, right, GEMMs, expert layer, norm before, decode before, decode after, split).
 
     ``decode before`` and ``after``: the attention kernel on that side computes decode, which matters to MLA alone.
-    Row 0 = unnamed. The first order of a given length wins, so orders are written commonest first.
+    ``split``: the activation runs between gate and up, as in Hugging Face's eager code. Row 0 = unnamed. The first order of a given length wins, so orders are written commonest first.
     """
     rows: list[list[int]] = [[0] * LONGEST]
-    table = np.zeros((5, 5, LONGEST + 1, 2, 2, 2, 2), np.int64)
-    for flags in product((0, 1), repeat=4):
-        experts, norm_before, decoded, decodes = (bool(flag) for flag in flags)
+    table = np.zeros((5, 5, LONGEST + 1, 2, 2, 2, 2, 2), np.int64)
+    for flags in product((0, 1), repeat=5):
+        experts, norm_before, decoded, decodes, split = (bool(flag) for flag in flags)
         before, out, inside = _attention_orders(kind, decoded=decoded, decodes=decodes)
-        found = _orders(before, out, experts=experts, norm_before=norm_before)
+        found = _orders(before, out, experts=experts, norm_before=norm_before, split=split)
         found[ATTENTION, ATTENTION] = inside + found[ATTENTION, ATTENTION]
         for (left, right), orders in found.items():
             for places in orders:
@@ -90,11 +90,15 @@ def _attention_orders(kind: int, *, decoded: bool, decodes: bool) -> tuple[_Orde
     return before, out, inside
 
 
-def _orders(before: _Orders, out: _Orders, *, experts: bool, norm_before: bool) -> dict[tuple[int, int], _Orders]:
+def _orders(
+    before: _Orders, out: _Orders, *, experts: bool, norm_before: bool, split: bool
+) -> dict[tuple[int, int], _Orders]:
     """What can stand between two anchors. ``norm_before``: a norm lies between the left activation and the GEMMs."""
     prefix = "shared_" if experts else ""
     mlp_in: _Orders = [[prefix + "gate_up"]] if experts else [["gate_up"], ["gate", "up"]]
     mlp_out: _Orders = [[prefix + "down"]]
+    if split and not experts:
+        mlp_in, mlp_out = [["gate"]], [["up", "down"]]
     router: _Orders = [["router"], []]
     head: _Orders = [["lm_head"], []]
     after_mlp = _join(mlp_out, before)
@@ -107,7 +111,7 @@ def _orders(before: _Orders, out: _Orders, *, experts: bool, norm_before: bool) 
     return {
         (BEGIN, ATTENTION): before,
         (BEGIN, END): [["lm_head"]],
-        (ATTENTION, ACTIVATION): [*between, ["gate_up"]],
+        (ATTENTION, ACTIVATION): between if split else [*between, ["gate_up"]],
         (ACTIVATION, ATTENTION): after_mlp,
         (ACTIVATION, END): mlp_end,
         (ATTENTION, ATTENTION): _join(whole, before),

@@ -88,15 +88,14 @@ class Ledger:
         self.low, self.high = self.low + 1.0, self.high + 1.0
 
     def close(self) -> None:
-        """The capture ends: prompts that were never seen decoding still have their lengths where their ends are known."""
-        length = 0.0
-        for chunk in self.chunks:
-            if chunk.finished is None or (chunk.requests > 1 and (length or chunk.finished != chunk.requests)):
-                return
-            length += chunk.tokens
-            self.resolved.append(PromptSums(chunk.row, chunk.tokens, length, single=chunk.requests == 1))
-            if chunk.finished:
-                length = 0.0
+        """The capture ends: prompts never seen decoding, whole within one step, still have their lengths.
+
+        A prompt that may have gone on into the next step is left alone: nothing confirms where it ended.
+        """
+        whole = [chunk.finished == chunk.requests for chunk in self.chunks]
+        for at, chunk in enumerate(self.chunks):
+            if whole[at] and (at == 0 or whole[at - 1]):
+                self.resolved.append(PromptSums(chunk.row, chunk.tokens, chunk.tokens, single=chunk.requests == 1))
 
     def _joined(self, requests: int, *, has_prefill: bool) -> int | None:
         """How many prompts among the chunks decode for the first time in this step; None where it cannot be told."""

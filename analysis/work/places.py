@@ -52,6 +52,7 @@ def identify_places(
     own_part: npt.NDArray[np.int8],
     duration: Ints,
     step_part: npt.NDArray[np.int8],
+    cut_step: Bools,
     *,
     kind: int = ORDINARY,
 ) -> Places:
@@ -60,7 +61,7 @@ def identify_places(
     ``step`` row of steps per kernel (-1 = none), kernels sorted by start; ``op`` codes of OP_CLASSES; ``has_norm``
     the kernel is a norm or has one fused in; ``own_part`` 1 prefill, 2 decode where an attention kernel in a mixed
     step says which part it computes, else 0; ``step_part`` 1 for pure prefill steps, 2 for pure decode steps, else 0;
-    ``kind`` of the model's attention (``layer_orders``).
+    ``cut_step`` steps that the capture's edge cut; ``kind`` of the model's attention (``layer_orders``).
     """
     inside = np.flatnonzero(step >= 0)
     number = step[inside]  # NumPy sorts 16-bit numbers by radix
@@ -68,7 +69,7 @@ def identify_places(
     ordered = _Ordered(step[order], op[order], has_norm[order])
     own = _parts(ordered, own_part[order])
     whole = step_part[ordered.step]
-    gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind)
+    gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind, cut_step)
     code, layer = _place_all(ordered, gemm_places, own)
     share = _shares(ordered, code, duration[order])
     n = len(step)
@@ -143,7 +144,7 @@ def _spans(o: _Ordered) -> _Spans:
     return _Spans(start, count, kind[start], right, np.cumsum(opens) - 1)
 
 
-def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int) -> npt.NDArray[np.int16]:
+def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int, cut_step: Bools) -> npt.NDArray[np.int16]:
     """Codes of the places of ``o.gemm``."""
     if not len(o.gemm):
         return np.zeros(0, np.int16)
@@ -158,16 +159,30 @@ def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int) -> npt.NDAr
     last_activation = activations[np.searchsorted(activations[:-1], begin) - 1]
     norm_before = o.norm_count[begin] > o.norm_count[last_activation]
     features = [spans.left, spans.right, np.minimum(spans.count, LONGEST)]
-    flags = [_layer_has_experts(o, begin), norm_before, decoded, decodes]
+    flags = [_layer_has_experts(o, begin), norm_before, decoded, decodes, _splits_gate(spans, o.step[begin])]
     rows, table = templates(kind)
     template = table[tuple(features) + tuple(flag.astype(int) for flag in flags)]
     kinds = spans.left * 5 + spans.right
     for flag in flags:
         kinds = kinds * 2 + flag
     odd = _odd_counts(kinds, spans.count)
-    template = np.where(odd | (spans.count > LONGEST), 0, template)
+    # a step cut by the capture's edge may begin or end anywhere in a layer
+    edge = cut_step[o.step[begin]] & ((spans.left == BEGIN) | (spans.right == END))
+    template = np.where(odd | edge | (spans.count > LONGEST), 0, template)
     position = np.minimum(np.arange(len(o.gemm)) - spans.start[spans.of], LONGEST - 1)
     return np.asarray(rows[template[spans.of], position], np.int16)
+
+
+def _splits_gate(spans: _Spans, step: npt.NDArray[np.int32]) -> Bools:
+    """Spans of steps whose activation runs between gate and up: two GEMMs more than attention's own follow it."""
+    steps = int(step.max(initial=-1)) + 1
+    own = np.zeros(steps, np.int64)  # GEMMs before the first attention: a layer's own
+    first = (spans.left == BEGIN) & (spans.right == ATTENTION)
+    own[step[first]] = spans.count[first]
+    after = (spans.left == ACTIVATION) & (spans.right == ATTENTION) & (own[step] > 0)
+    extra = spans.count - own[step]
+    two, one = (np.bincount(step[after & (extra == each)], minlength=steps) for each in (2, 1))
+    return np.asarray((two > one)[step])
 
 
 def _odd_counts(kind: Ints, count: Ints) -> Bools:

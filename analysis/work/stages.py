@@ -17,7 +17,7 @@ from . import geometry, ncu_join, sampled, step_rows, traffic
 from . import tables as work_tables
 from .assign import KernelWork, assign_kernels, ideal_times
 from .choice import ModelChoice, choose_model
-from .kv import KvLengths, fill_steps, kv_lengths
+from .kv import KvLengths, fill_steps, kv_lengths, padded_prefill
 from .layer_orders import PLACES
 from .step_work import step_sums
 from .sums import group_sums
@@ -185,7 +185,7 @@ def describe(
             described["notes"].append("experts read per step are an expectation under even routing")
     decodes = steps.filter(pl.col("phase").is_in(["decode", "mixed"]) & ~pl.col("excluded").fill_null(False))
     unknown = int(decodes["bytes_kv"].null_count())
-    padded = _padded_prefill(steps)
+    padded = steps.filter(padded_prefill(steps) & ~steps["excluded"].fill_null(False)).height
     if padded and shape is not None:
         described["notes"].append(
             f"prompt tokens of {padded} steps are the size of their graph: their FLOPs are up to a few percent high"
@@ -198,14 +198,6 @@ def describe(
             "lower bound (weights only)"
         )
     return described
-
-
-def _padded_prefill(steps: pl.DataFrame) -> int:
-    """Steps that prefill in graphs without a marker: the graph's padded size is all that tells their tokens."""
-    total = pl.col("prefill_tokens") + pl.col("decode_tokens")
-    unsure = pl.col("graph_id").is_not_null() & (pl.col("evidence") != "marker") & (pl.col("prefill_tokens") > 0)
-    counted = ~pl.col("excluded").fill_null(False)
-    return steps.filter(unsure & counted & (total == pl.col("padded_tokens"))).height
 
 
 def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float | None:

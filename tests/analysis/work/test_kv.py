@@ -221,8 +221,8 @@ def test_the_two_books_hold_the_truth_between_them(lengths, data):
 
 
 def test_prompts_that_never_decode_have_lengths_too():
-    """A worker that only prefills hands its requests to another."""
-    found = kv_lengths(steps_of([prefill(100, 1, 0), prefill(40, 1, 1), prefill(60, 2, 2)]))
-    assert found.prefill_sum.tolist() == [100, 140, 60]
-    assert found.prefill_qk[:2].tolist() == [100 * 100, 40 * 140]
-    assert np.isnan(found.prefill_qk[2])
+    """A worker that only prefills hands its requests to another; a prompt in chunks stays unknown."""
+    found = kv_lengths(steps_of([prefill(80, 1, 1), prefill(60, 2, 2), prefill(100, 1, 0), prefill(40, 1, 1)]))
+    assert found.prefill_sum[:2].tolist() == [80, 60]
+    assert found.prefill_qk[0] == 80 * 80
+    assert np.isnan(found.prefill_qk[1:]).all()

@@ -32,7 +32,7 @@ LETTERS = {
 }
 
 
-def places(sequence, kind=ORDINARY, phase="decode", durations=None):
+def places(sequence, kind=ORDINARY, phase="decode", durations=None, cut=()):
     steps = [(row, letter) for row, part in enumerate(sequence.split()) for letter in part]
     step = np.array([row for row, _ in steps], np.int32)
     op = np.array([OP_CODE[LETTERS[letter]] for _, letter in steps], np.uint8)
@@ -45,6 +45,7 @@ def places(sequence, kind=ORDINARY, phase="decode", durations=None):
         part,
         np.array(durations or [10] * len(steps), np.int64),
         np.full(step.max() + 1, code, np.int8),
+        np.isin(np.arange(step.max() + 1), cut),
         kind=kind,
     )
 
@@ -83,6 +84,8 @@ LAYER = "ngrkAgngSg"
         ("MLA mixed, decode first", "engngrkgDcggPgngSgngx", {"kind": LATENT, "phase": "mixed"}, ["qkv_a", "q_b", "absorb_q", "absorb_o", "kv_b", "o", "gate_up", "down", "lm_head"]),
         ("MLA mixed, prefill first", "engngrkgPgDcggngSgngx", {"kind": LATENT, "phase": "mixed"}, ["qkv_a", "q_b", "kv_b", "absorb_q", "absorb_o", "o", "gate_up", "down", "lm_head"]),
         ("MLA without a query rank", "enggnrkgAcggngSgngx", {"kind": LATENT_DIRECT}, ["q", "kv_a", "absorb_q", "absorb_o", "o", "gate_up", "down", "lm_head"]),
+        ("activation between gate and up", "e++gggA+g+gSg+g++gggA+g+gSg+g++gx", {}, ["q", "k", "v", "o", "gate", "up", "down"] * 2 + ["lm_head"]),
+        ("a step cut in its first layer", f"gSgngrkAgngSgngx {LAYER}ngx", {"cut": (0,)}, ["", "down", "qkv", "o", "gate_up", "", "", "qkv", "o", "gate_up", "down", "lm_head"]),
         ("too many GEMMs", "en" + "g" * 12 + "A", {}, [""] * 12),
         ("no anchors", "ggg", {}, ["", "", ""]),
     ],
@@ -177,6 +180,7 @@ def test_no_kernels():
         nothing.astype(np.int8),
         nothing.astype(np.int64),
         np.zeros(0, np.int8),
+        np.zeros(0, bool),
     )
     assert len(found.code) == 0
 
@@ -190,6 +194,7 @@ def test_kernels_outside_steps_have_no_place():
         np.zeros(n, np.int8),
         np.ones(n, np.int64),
         np.zeros(0, np.int8),
+        np.zeros(0, bool),
     )
     assert not found.code.any()
     assert (found.layer == -1).all()
