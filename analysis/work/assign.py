@@ -55,6 +55,7 @@ class KernelWork:
     compute_s: Floats = field(default_factory=lambda: np.zeros(0))
     memory_s: Floats = field(default_factory=lambda: np.zeros(0))
     contradictions: list[str] = field(default_factory=list)
+    recorded: RecordedShapes | None = None
 
 
 def assign_kernels(
@@ -86,6 +87,7 @@ def assign_kernels(
         _from_model(work, choice.rank, countable, places, (kernels["graph_node_id"] > 0).to_numpy())
     recorded = recorded_shapes(trace, phases.link.launch, op == OP_CODE["gemm"])
     if recorded is not None:
+        work.recorded = recorded
         _from_recorded(work, recorded, choice, countable)
     _from_names(work, choice, countable)
     return work

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,6 +18,9 @@ from ..models import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, kn
 from ..phases import PhaseResult
 from ..result import Options
 from .matrices import RankShape
+
+if TYPE_CHECKING:
+    from .geometry import Fitting
 
 DTYPES: Mapping[str, str] = {
     "bfloat16": "bf16",
@@ -88,11 +92,12 @@ def choose_model(
     phases: PhaseResult,
     name_facts: pl.DataFrame,
     options: Options,
-    recognise: Callable[[tuple[ModelShape, ...], int], tuple[ModelShape, ...]] | None = None,
+    recognise: Callable[[tuple[ModelShape, ...], int], Fitting] | None = None,
 ) -> ModelChoice:
     """Choose the model: ``--model``, else the recorded command line, else recognised from layers and geometry.
 
-    ``recognise(candidates, tensor_parallel)`` keeps the models whose matrices fit the launch grids (``geometry``).
+    ``recognise(candidates, tensor_parallel)`` keeps the models that fit the shapes and launch grids (``geometry``);
+    a layer count alone names nobody.
     Raises UsageError for an unknown ``--model``.
     """
     said = _Notes()
@@ -102,10 +107,16 @@ def choose_model(
     if shape is None and source is None:
         candidates = _fitting(phases, name_facts, known_models())
         if recognise is not None and tensor_parallel is not None:
-            candidates = recognise(candidates, tensor_parallel)
-            if len(candidates) == 1:
+            fitting = recognise(candidates, tensor_parallel)
+            candidates = fitting.models
+            alike = [each for each in candidates if same_architecture(each, candidates[0])]
+            if fitting.confirmed and candidates and len(alike) == len(candidates):
                 shape, source = candidates[0], "recognised"
-                said.notes.append(f"model recognised as {shape.name} by its layer count and launch grids")
+                others = ", ".join(each.name for each in candidates[1:])
+                said.notes.append(
+                    f"model recognised as {shape.name} by its layer count, shapes and launch grids"
+                    + (f" (equal in shape: {others})" if others else "")
+                )
     if shape is not None:
         shape = _with_dtypes(shape, options, serving, said)
         _check_layers(shape, phases, serving, said)

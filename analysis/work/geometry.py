@@ -8,6 +8,7 @@ first, where there are any.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -21,32 +22,60 @@ from .matrices import RankShape, rank_matrices
 
 _Launch: TypeAlias = tuple[str, int, int, int, int]  # place, tokens, blocks, tile, tile
 
+_MATRICES = ("qkv", "q", "k", "v", "o", "gate_up", "gate", "up", "down", "router")
 SWIZZLES = (1, 2, 4, 8)
 AGREES = 0.9  # share of distinct launches that must fit
 PLACES_NEEDED = 2  # different matrices that must be seen
 
 
+@dataclass(frozen=True)
+class Fitting:
+    """Candidates that fit what was seen; ``confirmed``: shapes or tiles spoke for them, not the layer count alone."""
+
+    models: tuple[ModelShape, ...]
+    confirmed: bool
+
+
 def keep_fitting(
     candidates: Sequence[ModelShape], tensor_parallel: int, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork
-) -> tuple[ModelShape, ...]:
-    """The candidates whose matrices fit the launches seen, all of them where no launch tells anything."""
-    exact = _exact_pairs(facts)
-    if exact:
-        return tuple(m for m in candidates if exact <= _pairs(RankShape(m, tensor_parallel)))
+) -> Fitting:
+    """The candidates that fit the norms, shapes and launches of the capture."""
+    if _normalises_queries(work):
+        candidates = [model for model in candidates if model.qk_norm or model.is_mla]
+    ranks = {model: RankShape(model, tensor_parallel) for model in candidates}
+    exact = _pairs_of_names(facts) or _recorded_pairs(work)
+    if len(exact) >= PLACES_NEEDED:
+        kept = [model for model, rank in ranks.items() if len(exact & _pairs(rank)) >= AGREES * len(exact)]
+        return Fitting(tuple(kept), confirmed=True)
     launches = _launches(phases, facts, work)
-    if not launches:
-        return tuple(candidates)
-    fits = {model: _fits(RankShape(model, tensor_parallel), launches) for model in candidates}
+    fits = {model: _fits(rank, launches) for model, rank in ranks.items()}
     # persistent kernels launch one block per SM whatever the shape: what no model explains says nothing
     telling = [any(fit[at] for fit in fits.values()) for at in range(len(launches))]
     places = {place for (place, *_), tells in zip(launches, telling, strict=True) if tells}
     if len(places) < PLACES_NEEDED:
-        return tuple(candidates)
-    kept = sum(telling) * AGREES
-    return tuple(model for model, fit in fits.items() if sum(fit) >= kept)
+        return Fitting(tuple(candidates), confirmed=False)
+    least = sum(telling) * AGREES
+    return Fitting(tuple(model for model, fit in fits.items() if sum(fit) >= least), confirmed=True)
 
 
-def _exact_pairs(facts: pl.DataFrame) -> set[tuple[int, int]]:
+def _normalises_queries(work: KernelWork) -> bool:
+    """Whether nearly every attention kernel follows a norm of queries and keys."""
+    norms = int(np.count_nonzero(work.place == PLACE_CODE["qk_norm"]))
+    attention = int(np.count_nonzero((work.place == PLACE_CODE["attention"]) & ~work.helper))
+    return attention > 0 and norms >= AGREES * attention
+
+
+def _recorded_pairs(work: KernelWork) -> set[tuple[int, int]]:
+    """(N, K) of the placed GEMMs whose shapes the capture records; lm_head is left out, its rows may be padded."""
+    if work.recorded is None:
+        return set()
+    wanted = [PLACE_CODE[place] for place in _MATRICES]
+    rows = np.flatnonzero(work.recorded.known & (work.recorded.batch == 1) & np.isin(work.place, wanted))
+    pairs = np.unique(np.column_stack([work.recorded.outputs[rows], work.recorded.inputs[rows]]), axis=0)
+    return {(int(n), int(k)) for n, k in pairs}
+
+
+def _pairs_of_names(facts: pl.DataFrame) -> set[tuple[int, int]]:
     known = facts.filter(
         (pl.col("op_class") == "gemm") & pl.col("shape_n").is_not_null() & pl.col("shape_k").is_not_null()
     )
@@ -76,7 +105,7 @@ def _launches(phases: PhaseResult, facts: pl.DataFrame, work: KernelWork) -> lis
             "device_index": kernels["device_index"],
         }
     )
-    wanted = [PLACE_CODE[place] for place in ("qkv", "o", "gate_up", "gate", "up", "down", "lm_head")]
+    wanted = [PLACE_CODE[place] for place in (*_MATRICES, "lm_head")]
     tiles = facts.filter(
         (pl.col("op_class") == "gemm") & pl.col("tile_m").is_not_null() & pl.col("tile_n").is_not_null()
     )

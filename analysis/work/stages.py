@@ -28,7 +28,7 @@ NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 def choose(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, options: Options) -> ModelChoice:
     """Which model ran, on how many ranks."""
 
-    def recognise(candidates: tuple[ModelShape, ...], tensor_parallel: int) -> tuple[ModelShape, ...]:
+    def recognise(candidates: tuple[ModelShape, ...], tensor_parallel: int) -> geometry.Fitting:
         nobody = ModelChoice(None, None, tensor_parallel, None)
         work = assign_kernels(trace, phases, facts, nobody, kv_lengths(phases.steps))
         return geometry.keep_fitting(candidates, tensor_parallel, phases, facts, work)
