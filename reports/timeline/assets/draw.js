@@ -1,39 +1,11 @@
 // Draws one frame: only what the view holds, never more shapes than pixels.
 import { firstAbove, touching } from "./arrays.js";
-import { digits, duration, stallLabel } from "./words.js";
+import { gapExtents, gapSteps } from "./gaps.js";
+import { AXIS, RANGE_ROW } from "./layout.js";
+import { digits, duration, stallLabel, tickText } from "./words.js";
 
 const LEVELS = 63;
-const LABEL_ROW = 16;
-const STEP_HEIGHT = 28;
-const GAP_HEIGHT = 46;
-const RANGE_ROW = 14;
 const FONT = "11px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', sans-serif";
-export const AXIS = 20;
-
-/** Places of all lanes from top to bottom: {lane | group, kind, y, height}. */
-export function layOut(model, narrow) {
-  const rows = [];
-  let y = AXIS;
-  const add = (kind, height, extra) => {
-    rows.push({ kind, y, height, ...extra });
-    y += height;
-  };
-  for (const group of model.groups) {
-    add("stall labels", LABEL_ROW, { group });
-    add("steps", STEP_HEIGHT, { group, label: model.groups.length > 1 ? `group ${group.group} steps` : "steps" });
-    if (group.gaps.n) add("gaps", GAP_HEIGHT, { group, label: "inter-token gap" });
-    y += 6;
-  }
-  for (const lane of model.lanes) {
-    const head = narrow ? 14 : 0; // no gutter: the name stands above its lane
-    if (lane.kind === "kernels") add("kernels", 22 + head, { lane, label: lane.label, head });
-    else if (lane.kind === "copies") add("copies", 12 + head, { lane, label: lane.label, head });
-    else if (lane.kind === "ranges") add("ranges", RANGE_ROW * lane.depth + head, { lane, label: lane.label, head });
-    else add("metric", 24 + head, { lane, label: lane.label, head });
-    y += 4;
-  }
-  return { rows, height: y + 2 };
-}
 
 export class Painter {
   constructor(context, model) {
@@ -291,54 +263,9 @@ export class Painter {
     for (let i = first; i < last; i++) top = Math.max(top, gaps.ms[i]);
     const y = (ms) => this.snap(row.y + row.height - 1 - (ms / top) * (row.height - 8));
     c.fillStyle = this.ink;
-    if (last - first > this.width) this.gapExtents(gaps, first, last, y);
-    else this.gapSteps(gaps, first, last, y);
+    if (last - first > this.width) gapExtents(this, gaps, first, last, y);
+    else gapSteps(this, gaps, first, last, y);
     row.top = `${digits(top)} ms`;
-  }
-
-  /** A line from (x0, y) to (x1, y) and, where it follows `before`, the upright that joins them. */
-  gapSteps(gaps, first, last, y) {
-    const c = this.context;
-    const thick = 1.25;
-    let before = null;
-    for (let i = first; i < last; i++) {
-      const x0 = Math.max(this.x(gaps.start[i]), this.left - 2);
-      const x1 = Math.min(this.x(gaps.end[i]), this.left + this.width + 2);
-      const at = y(gaps.ms[i]);
-      c.fillRect(x0, at - thick / 2, x1 - x0, thick);
-      if (before !== null && gaps.start[i] <= gaps.end[i - 1] + 1) {
-        const top = Math.min(before, at) - thick / 2;
-        c.fillRect(this.snap(x0), top, 1, Math.abs(before - at) + thick);
-      }
-      before = at;
-    }
-  }
-
-  /** More gaps than pixels: for each column from its shortest to its longest, down to where its neighbour begins. */
-  gapExtents(gaps, first, last, y) {
-    const c = this.context;
-    let column = -1;
-    let low = 0;
-    let high = 0;
-    let before = null;
-    const flush = () => {
-      const [a, b] = [y(high), y(low)];
-      const top = before === null ? a : Math.min(a, before[1]);
-      const bottom = before === null ? b : Math.max(b, before[0]);
-      c.fillRect(column, top, 1, Math.max(bottom - top, 1));
-      before = [a, b];
-    };
-    for (let i = first; i < last; i++) {
-      const at = Math.floor(this.x(gaps.end[i]));
-      if (at !== column) {
-        if (column >= 0) flush();
-        column = at;
-        low = high = gaps.ms[i];
-      }
-      low = Math.min(low, gaps.ms[i]);
-      high = Math.max(high, gaps.ms[i]);
-    }
-    flush();
   }
 
   kernels(row) {
@@ -466,11 +393,4 @@ export class Painter {
       c.fillRect(Math.round(this.x(state.hover)), 0, 1, height);
     }
   }
-}
-
-/** A time since the window's start, as precise as `step` asks. */
-export function tickText(time, step) {
-  const [factor, unit] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 100 ? [1e3, "µs"] : [1, "ns"];
-  const decimals = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-9));
-  return `${(time / factor).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;
 }

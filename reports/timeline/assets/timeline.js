@@ -3,8 +3,9 @@ import { block } from "./payload.js";
 import { say } from "./say.js";
 import { touching } from "./arrays.js";
 import { readModel } from "./model.js";
-import { layOut, Painter, tickText } from "./draw.js";
-import { digits, duration, kernelLines, stallLabel, stallLines, stepLines } from "./words.js";
+import { layOut } from "./layout.js";
+import { Painter } from "./draw.js";
+import { digits, duration, kernelLines, stallLabel, stallLines, stepLines, tickText } from "./words.js";
 
 const GUTTER = 136;
 const NARROW = 600;

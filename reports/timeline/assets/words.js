@@ -86,3 +86,10 @@ export function kernelLines(model, lane, i) {
   if (full !== k.names[k.name[w]][0]) lines.push(full);
   return lines;
 }
+
+/** A time since the window's start, as precise as `step` asks. */
+export function tickText(time, step) {
+  const [factor, unit] = step >= 1e8 ? [1e9, "s"] : step >= 1e5 ? [1e6, "ms"] : step >= 100 ? [1e3, "µs"] : [1, "ns"];
+  const decimals = Math.max(0, -Math.floor(Math.log10(step / factor) + 1e-9));
+  return `${(time / factor).toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;
+}
