@@ -104,7 +104,7 @@ def _capture(path: Path, frames: Frames, columns: Columns, facts: dict[str, Any]
         session_start_utc_ns=frames.session_start_utc_ns,
         duration_ns=frames.duration_ns,
         graph_trace_mode="node" if frames.replayed_kernels else None,
-        rank=_count(distributed.get("rank")),
+        rank=_count(distributed.get("rank")) if len(columns.ranks.codes) <= 2 else None,  # a merged trace has several
         world_size=_count(distributed.get("world_size")),
         gpus_present=frames.gpus_present,
         serving=ServingFacts(engine=_engine(columns)),

@@ -30,22 +30,23 @@ def _properties(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def find_devices(
-    frames: Mapping[str, pl.DataFrame], facts: Mapping[str, Any], process: int
+    frames: Mapping[str, pl.DataFrame], facts: Mapping[str, Any], launches: pl.DataFrame, threads: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame, list[str]]:
-    """The ``devices`` frame, the table device -> device_index, and notes on how devices were named."""
-    used = (
-        pl.concat([frame.select("device") for frame in (frames["kernel"], frames["copy"]) if frame.height])["device"]
-        .fill_null(-1)
+    """The ``devices`` frame, the table (rank, device) -> (device_index, process), and notes on how GPUs were named."""
+    places = (
+        pl.concat([_place(frame) for frame in (frames["kernel"], frames["copy"]) if frame.height])
         .unique()
-        .sort()
+        .sort("rank", "device")
+        .rows()
     )
+    process_of = _processes(places, frames["kernel"], launches, threads)
     properties = _properties(facts)
     by_id = {device.get("id"): device for device in properties}
     amd = any(key.startswith(("hip_", "roctracer")) for key in facts)
     alike = len({_identity(device) for device in properties}) == 1
     notes: list[str] = []
     rows = []
-    for index, device in enumerate(used.to_list()):
+    for index, (_, device) in enumerate(places):
         # ROCm numbers devices by agent, CPUs included, so an id that matches there proves nothing.
         if device in by_id and not amd:
             chosen, mapping = by_id[device], "exact"
@@ -57,12 +58,48 @@ def find_devices(
                 )
         else:
             chosen, mapping = {}, "none"
-        rows.append(
-            {"device_index": index, "device": device, "process": process, "mapping": mapping, **_facts(chosen, amd)}
-        )
+        place = {"device_index": index, "device": device, "process": process_of[index], "mapping": mapping}
+        rows.append({**place, **_facts(chosen, amd)})
     frame = pl.DataFrame(rows, schema={name: DEVICES[name] for name in DEVICES}, strict=False)
-    index_of = frame.select(pl.col("device").cast(pl.Int64), "device_index")
+    index_of = pl.DataFrame(places, schema={"rank": pl.Int64, "device": pl.Int64}, orient="row").with_columns(
+        frame["device_index"], pl.Series("process", process_of, dtype=pl.Int64)
+    )
     return frame, index_of, notes
+
+
+def _place(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.select("rank", pl.col("device").fill_null(-1))
+
+
+def _processes(
+    places: list[tuple[int, int]], kernels: pl.DataFrame, launches: pl.DataFrame, threads: pl.DataFrame
+) -> list[int]:
+    """The process that launches on each (rank, device).
+
+    A trace normally holds one process. In a merged one the rank's label decides; without labels the process with most
+    of the place's correlation ids, and where ids coincide (each rank counts from one), the order of both.
+    """
+    launching = launches["process"].unique().sort().to_list()
+    rank_of = dict(threads.select("process", "rank").iter_rows())
+    counts = (
+        kernels.select("rank", pl.col("device").fill_null(-1), pl.col("correlation").alias("correlation_id"))
+        .join(launches.select("correlation_id", "process"), on="correlation_id")
+        .group_by("rank", "device", "process")
+        .len()
+    )
+    matches = {(rank, device, process): number for rank, device, process, number in counts.iter_rows()}
+    found = []
+    for order, (rank, device) in enumerate(places):
+        own = [process for process in launching if rank_of.get(process) == rank] or launching
+        best = max((matches.get((rank, device, process), 0) for process in own), default=0)
+        tied = [process for process in own if matches.get((rank, device, process), 0) == best]
+        if not tied:
+            found.append(next(iter(rank_of), 0))
+        elif len(tied) > 1 and len(own) == len(places):
+            found.append(own[order])
+        else:
+            found.append(tied[0])
+    return found
 
 
 def _identity(device: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -139,7 +139,10 @@ class Columns:
         self.names = Dictionary()  # kernel names
         self.texts = Dictionary()  # calls, annotations
         self.ops = Dictionary()  # (operator, its Input Dims as raw JSON)
-        self.threads = Dictionary()  # (pid, tid)
+        self.threads = Dictionary()  # (rank, pid, tid)
+        self.ranks = Dictionary()  # label that a merger of traces put before every pid; number 0 is no label
+        self.ranks.encode([""])
+        self._owners: dict[Any, tuple[int, Any]] = {}  # pid as written -> (rank, pid)
         self.process_names: dict[Any, str] = {}
         self.span: tuple[int, int] | None = None  # start and duration of the profiler's own span
         self._parts: dict[str, list[pl.DataFrame]] = {}
@@ -191,12 +194,42 @@ class Columns:
             "duration_ns": nanoseconds([bytes(event.dur) for event in events]),
         }
 
+    def _owner(self, pid: Any) -> tuple[int, Any]:
+        """Rank and process or device number of a pid such as 251, "251" or "[TP03] 251"."""
+        key = pid if type(pid) is int else str(pid)
+        owner = self._owners.get(key)
+        if owner is None:
+            match = _LABELLED.match(str(pid))
+            label, number = (match["label"], match["number"]) if match else ("", pid)
+            whole = integer(number)
+            owner = (self.ranks.encode([label])[0], str(number) if whole is None else whole)
+            self._owners[key] = owner
+        return owner
+
     def _thread(self, events: list[Event]) -> pl.Series:
-        pairs = [(event.pid, event.tid) for event in events]
-        try:
-            return pl.Series(self.threads.encode(pairs), dtype=pl.Int64)
-        except TypeError:  # an id that cannot be a key, such as a list where a number belongs
-            return pl.Series(self.threads.encode((str(pid), str(tid)) for pid, tid in pairs), dtype=pl.Int64)
+        owners = [self._owner(event.pid) for event in events]
+        keys = (
+            (*owner, event.tid if type(event.tid) in (int, str) else str(event.tid))
+            for owner, event in zip(owners, events, strict=True)
+        )
+        return pl.Series(self.threads.encode(keys), dtype=pl.Int64)
+
+    def _placement(self, events: list[Event], args: list[GpuArgs]) -> dict[str, pl.Series]:
+        """Rank, device, context, stream and correlation; the event's pid and tid stand in for device and stream."""
+        owners = [self._owner(event.pid) for event in events]
+        device = [
+            integer(owner[1]) if arg.device is None else arg.device for owner, arg in zip(owners, args, strict=True)
+        ]
+        stream = [
+            integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)
+        ]
+        return {
+            "rank": pl.Series([owner[0] for owner in owners], dtype=pl.Int64),
+            "device": pl.Series(device, dtype=pl.Int64),
+            "context": pl.Series([arg.context for arg in args], dtype=pl.Int64),
+            "stream": pl.Series(stream, dtype=pl.Int64),
+            "correlation": pl.Series([arg.correlation for arg in args], dtype=pl.Int64),
+        }
 
     def _kernels(self, events: list[Event]) -> pl.DataFrame:
         args = _gpu_args(events)
@@ -204,7 +237,7 @@ class Columns:
         return pl.DataFrame(
             {
                 **self._times(events),
-                **_placement(events, args),
+                **self._placement(events, args),
                 "name_id": pl.Series(self.names.encode(_names(events)), dtype=pl.UInt32),
                 **shape,
                 "registers": pl.Series([arg.registers for arg in args], dtype=pl.Int64),
@@ -220,7 +253,7 @@ class Columns:
         return pl.DataFrame(
             {
                 **self._times(events),
-                **_placement(events, args),
+                **self._placement(events, args),
                 "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
                 "bytes": pl.Series([arg.bytes for arg in args], dtype=pl.Int64),
                 "graph_node_id": pl.Series([arg.graph_node_id for arg in args], dtype=pl.Int64),
@@ -248,10 +281,12 @@ class Columns:
         )
 
     def _gpu_annotations(self, events: list[Event]) -> pl.DataFrame:
+        owners = [self._owner(event.pid) for event in events]
         return pl.DataFrame(
             {
                 **self._times(events),
-                "device": pl.Series([integer(event.pid) for event in events], dtype=pl.Int64),
+                "rank": pl.Series([owner[0] for owner in owners], dtype=pl.Int64),
+                "device": pl.Series([integer(owner[1]) for owner in owners], dtype=pl.Int64),
                 "stream": pl.Series([integer(event.tid) for event in events], dtype=pl.Int64),
                 "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
             }
@@ -316,18 +351,6 @@ def _tolerant(raw: msgspec.Raw) -> GpuArgs:
     return GpuArgs(**values)
 
 
-def _placement(events: list[Event], args: list[GpuArgs]) -> dict[str, pl.Series]:
-    """Device, context, stream and correlation; the event's pid and tid stand in for a missing device and stream."""
-    device = [integer(event.pid) if arg.device is None else arg.device for event, arg in zip(events, args, strict=True)]
-    stream = [integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)]
-    return {
-        "device": pl.Series(device, dtype=pl.Int64),
-        "context": pl.Series([arg.context for arg in args], dtype=pl.Int64),
-        "stream": pl.Series(stream, dtype=pl.Int64),
-        "correlation": pl.Series([arg.correlation for arg in args], dtype=pl.Int64),
-    }
-
-
 def _names(events: list[Event]) -> list[str]:
     names = [event.name for event in events]
     return names if all(type(name) is str for name in names) else [str(name) for name in names]
@@ -353,6 +376,7 @@ def _item(values: list[int] | None, place: int) -> int | None:
     return values[place]
 
 
+_LABELLED = re.compile(r"^\[(?P<label>[^\]]+)\]\s*(?P<number>.*)$")  # sglang's merged traces: "[TP03] 251"
 _WHOLE = re.compile(r"-?\d{1,18}")
 
 

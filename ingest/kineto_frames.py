@@ -70,17 +70,16 @@ def assemble(columns: Columns, facts: Mapping[str, Any]) -> Frames:
     calls = _calls(frames["call"], text, threads)
     if not frames["call"].height:
         calls["launches"] = _launches_of_operators(frames, columns, text, threads)
-    process = _main_process(calls["launches"], threads)
-    devices, index_of, device_notes = find_devices(frames, facts, process)
+    devices, index_of, device_notes = find_devices(frames, facts, calls["launches"], threads)
     notes += device_notes
-    kernels = _kernels(frames["kernel"], calls, index_of, process)
+    kernels = _kernels(frames["kernel"], calls, index_of)
     tables = {
         "names": _names(columns),
         "kernels": kernels,
-        "copies": _copies(frames["copy"], text, calls, index_of, process),
+        "copies": _copies(frames["copy"], text, index_of),
         "launches": calls["launches"],
         "api_calls": calls["api_calls"],
-        "ranges": _ranges(frames, columns, text, threads, calls["launches"], index_of, process),
+        "ranges": _ranges(frames, columns, text, threads, calls["launches"], index_of),
         "devices": devices,
     }
     tables["texts"] = text.frame()
@@ -143,16 +142,19 @@ def _utc(base: Any, origin: int) -> int | None:
 
 def _threads(columns: Columns) -> pl.DataFrame:
     """``code`` -> process and thread key. A thread id that does not fit 24 bits is numbered instead."""
-    rows: list[tuple[int, int]] = []
-    others: dict[tuple[Any, Any], int] = {}
-    for pid, tid in columns.threads.values():
+    rows: list[tuple[int, int, int]] = []
+    others: dict[tuple[Any, ...], int] = {}
+    for rank, pid, tid in columns.threads.values():
         process = pid if isinstance(pid, int) and 0 <= pid < 1 << 39 else 0
+        if rank:  # processes of different ranks may have the same number
+            process = (rank << 24) | (process & 0xFFFFFF)
         if isinstance(tid, int) and 0 <= tid < 1 << 23:
             thread = tid
         else:
-            thread = (1 << 23) + others.setdefault((pid, tid), len(others))
-        rows.append((process, (process << 24) | thread))
-    return pl.DataFrame(rows, schema={"process": pl.Int64, "thread": pl.Int64}, orient="row").with_row_index("code")
+            thread = (1 << 23) + others.setdefault((rank, pid, tid), len(others))
+        rows.append((rank, process, (process << 24) | thread))
+    schema = {"rank": pl.Int64, "process": pl.Int64, "thread": pl.Int64}
+    return pl.DataFrame(rows, schema=schema, orient="row").with_row_index("code")
 
 
 def _with_thread(frame: pl.DataFrame, threads: pl.DataFrame) -> pl.DataFrame:
@@ -203,40 +205,22 @@ def _launches_of_operators(
     return _as(_with_thread(found, threads), LAUNCHES)
 
 
-def _main_process(launches: pl.DataFrame, threads: pl.DataFrame) -> int:
-    """The process that launches most; a trace normally holds one."""
-    if launches.height:
-        return int(launches.group_by("process").len().sort("len", "process", descending=[True, False])["process"][0])
-    return int(threads["process"][0]) if threads.height else 0
-
-
-def _processes(frame: pl.DataFrame, calls: Mapping[str, pl.DataFrame], process: int) -> pl.Expr | pl.Series:
-    """The process of each GPU row: of its call by correlation where several processes launch, else the only one."""
-    callers = pl.concat(
-        [calls["launches"], calls["api_calls"].cast({"kind": pl.String}).cast({"kind": LAUNCHES["kind"]}, strict=False)]
-    )
-    if callers["process"].n_unique() <= 1:
-        return pl.lit(process, dtype=pl.Int64)
-    owner = callers.unique("correlation_id", keep="first").select("correlation_id", "process")
-    keys = frame.select(_id("correlation").alias("correlation_id"))
-    return keys.join(owner, on="correlation_id", how="left", maintain_order="left")["process"].fill_null(process)
-
-
 def _id(column: str) -> pl.Expr:
     """An id column with -1 for absent; the profiler writes 0 where there is none."""
     value = pl.col(column)
     return pl.when(value.is_null() | (value == 0)).then(-1).otherwise(value).cast(pl.Int64)
 
 
-def _kernels(
-    frame: pl.DataFrame, calls: Mapping[str, pl.DataFrame], index_of: pl.DataFrame, process: int
-) -> pl.DataFrame:
-    frame = frame.with_columns(pl.col("device").fill_null(-1)).join(index_of, on="device", maintain_order="left")
+def _placed(frame: pl.DataFrame, index_of: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the GPU with their row of ``devices`` and their process."""
+    known = frame.with_columns(pl.col("device").fill_null(-1))
+    return known.join(index_of, on=["rank", "device"], maintain_order="left")
+
+
+def _kernels(frame: pl.DataFrame, calls: Mapping[str, pl.DataFrame], index_of: pl.DataFrame) -> pl.DataFrame:
+    frame = _placed(frame, index_of)
     node = _id("graph_node_id")
     kernels = frame.with_columns(
-        pl.Series("process", values)
-        if isinstance(values := _processes(frame, calls, process), pl.Series)
-        else values.alias("process"),
         pl.col("context", "stream").fill_null(-1).cast(pl.Int32, strict=False),
         _id("correlation").alias("correlation_id"),
         pl.col("registers", "shared_memory_bytes").cast(pl.Int32, strict=False),
@@ -257,18 +241,14 @@ def _kernels(
     return _as(kernels, KERNELS)
 
 
-def _copies(
-    frame: pl.DataFrame, text: _Text, calls: Mapping[str, pl.DataFrame], index_of: pl.DataFrame, process: int
-) -> pl.DataFrame:
+def _copies(frame: pl.DataFrame, text: _Text, index_of: pl.DataFrame) -> pl.DataFrame:
     if frame.is_empty():
         return pl.DataFrame(schema=dict(COPIES))
     words = list(text.codes)
     kind_of = {code: _copy_kind(words[code]) for code in frame["text_id"].unique().to_list()}
-    frame = frame.with_columns(pl.col("device").fill_null(-1)).join(index_of, on="device", maintain_order="left")
-    values = _processes(frame, calls, process)
+    frame = _placed(frame, index_of)
     return _as(
         frame.with_columns(
-            pl.Series("process", values) if isinstance(values, pl.Series) else values.alias("process"),
             pl.col("context", "stream").fill_null(-1).cast(pl.Int32, strict=False),
             _id("correlation").alias("correlation_id"),
             pl.col("text_id").replace_strict(kind_of, return_dtype=pl.String).alias("kind"),
@@ -289,7 +269,6 @@ def _ranges(
     threads: pl.DataFrame,
     launches: pl.DataFrame,
     index_of: pl.DataFrame,
-    process: int,
 ) -> pl.DataFrame:
     domain = pl.lit(text.code(""), dtype=pl.UInt32).alias("domain_text_id")
     nowhere = (pl.lit(-1, dtype=pl.Int32).alias("device_index"), pl.lit(-1, dtype=pl.Int32).alias("stream"))
@@ -309,10 +288,10 @@ def _ranges(
     ]
     gpu = frames["gpu_annotation"]
     if gpu.height:
-        gpu = gpu.join(index_of, on="device", how="left", maintain_order="left").with_columns(
+        gpu = gpu.join(index_of, on=["rank", "device"], how="left", maintain_order="left").with_columns(
             pl.col("device_index").fill_null(-1),
             pl.col("stream").fill_null(-1).cast(pl.Int32, strict=False),
-            pl.lit(process, dtype=pl.Int64).alias("process"),
+            pl.col("process").fill_null(0),
             pl.lit(-1, dtype=pl.Int64).alias("thread"),
             pl.lit(-1, dtype=pl.Int64).alias("end_thread"),
             domain,

@@ -8,7 +8,9 @@ database. The fastest way in: columns are columns already.
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +22,7 @@ import polars as pl
 
 from .errors import NotACaptureError, TraceAnalyzeError
 from .nsys.columns import MISSING, Coded, Integers, Table, Wanted, read_columns
-from .nsys.database import Database
+from .nsys.database import Database, identifier
 from .nsys.reader import trace_of
 from .trace import Trace
 
@@ -153,7 +155,21 @@ class _Connection:
         if query.startswith("PRAGMA"):  # the structure of a folder is sound when its files open
             return _Cursor([("ok",)])
         context = pl.SQLContext(frames=self._folder._frames)
-        return _Cursor(self._folder.collect(context.execute(query)).rows())
+        try:
+            return _Cursor(self._folder.collect(context.execute(query)).rows())
+        except pl.exceptions.SQLInterfaceError:  # what SQLite understands and this dialect does not
+            return _Cursor(self._through_sqlite(query))
+
+    def _through_sqlite(self, query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(":memory:")) as connection:
+            for name in self._folder.tables.values():
+                if identifier(name) in query:
+                    frame = self._folder.collect(self._folder._frames[name])
+                    columns = ", ".join(identifier(column) for column in frame.columns)
+                    connection.execute(f"CREATE TABLE {identifier(name)} ({columns})")
+                    places = ", ".join("?" for _ in frame.columns)
+                    connection.executemany(f"INSERT INTO {identifier(name)} VALUES ({places})", frame.iter_rows())
+            return connection.execute(query).fetchall()
 
 
 class _Cursor:

@@ -164,6 +164,38 @@ def test_graph_replay_shares_one_correlation_and_node_0_means_none(tmp_path):
     assert trace.capture.graph_trace_mode == "node"
 
 
+def merged(labels, devices):
+    """Two ranks in one file; each counts its correlation ids from 7."""
+    events = []
+    for place, (label, device) in enumerate(zip(labels, devices, strict=True)):
+        rank = [launch("cudaLaunchKernel", 10 + place, 7), kernel(f"rank {place}", 20 + place, 5, 7, device=device)]
+        rank.append(event("gpu_user_annotation", "step", 20 + place, 5, pid=device, tid=7))
+        for one in rank:
+            host = one["cat"] == "cuda_runtime"
+            number = (100 if label else 100 + place) if host else one["pid"] if one["cat"] != "kernel" else device
+            events.append({**one, "pid": f"{label} {number}" if label else number})
+    return events
+
+
+@pytest.mark.parametrize(
+    ("labels", "devices"),
+    [
+        (("[TP00]", "[TP01]"), (0, 1)),
+        (("[TP00-DP00]", "[TP00-DP01]"), (0, 0)),  # each rank sees its GPU as number 0
+        (("", ""), (0, 1)),  # merged by hand, pids kept
+    ],
+)
+def test_merged_ranks_stay_apart(tmp_path, labels, devices):
+    trace = kineto.read(write(tmp_path / "merged.json", merged(labels, devices)))
+    assert trace.devices["device"].to_list() == list(devices)
+    assert trace.kernels["device_index"].to_list() == [0, 1]
+    assert trace.kernels["process"].n_unique() == 2
+    tied = trace.kernels.join(trace.launches, on=["process", "correlation_id"], suffix="_launch").sort("start_ns")
+    assert tied.select((pl.col("start_ns") - pl.col("start_ns_launch")).alias("lag"))["lag"].to_list() == [10_000] * 2
+    assert trace.ranges["device_index"].to_list() == [0, 1]
+    assert trace.ranges["process"].to_list() == trace.kernels["process"].to_list()
+
+
 def test_without_runtime_calls_external_ids_lead_to_operators(tmp_path):
     events = [
         event("cpu_op", "aten::mm", 10, 20, {"External id": 5}, **HOST),

@@ -85,3 +85,11 @@ def test_real_captures(shared_traces, tmp_path):
     for name in ("2026.2.1-h100x2-dit-nccl", "2025.3.1-t4-nvtx-by-textid", "2023.3.3-a30-mig-2g"):
         sqlite = shared_traces / "nsys" / f"{name}.sqlite"
         assert_same(nsys.read(sqlite), nsys_tables.read(write_tables(sqlite, tmp_path / name)))
+
+
+def test_statements_beyond_the_dialect_go_through_sqlite(tmp_path):
+    folder = write_tables(export(tmp_path), tmp_path / "run_pqtdir")
+    with nsys_tables.Folder(folder) as tables:
+        query = 'SELECT total(streamId), typeof(start) FROM "CUPTI_ACTIVITY_KIND_KERNEL"'
+        assert tables.connection.execute(query).fetchone() == (14.0, "integer")
+        assert tables.connection.execute('SELECT count(*) FROM "CUPTI_ACTIVITY_KIND_KERNEL"').fetchall() == [(2,)]
