@@ -119,6 +119,8 @@ def choose_model(
                 )
     if shape is not None:
         shape = _with_dtypes(shape, options, serving, said)
+        if normalise_dtype(options.kv_dtype or serving.kv_cache_dtype) is None:
+            shape = _kv_of_names(shape, name_facts, said)
         _check_layers(shape, phases, serving, said)
     reason = None
     if shape is None:
@@ -255,6 +257,15 @@ def _with_dtypes(shape: ModelShape, options: Options, serving: ServingFacts, sai
             shape = replace(shape, weight_dtype=weight, activation_dtype=weight, quantisation=None)
     kv = normalise_dtype(options.kv_dtype or serving.kv_cache_dtype)
     return replace(shape, kv_dtype=kv) if kv else shape
+
+
+def _kv_of_names(shape: ModelShape, name_facts: pl.DataFrame, said: _Notes) -> ModelShape:
+    """The shape with an fp8 cache where every attention kernel that names its type computes in fp8."""
+    kinds = set(name_facts.filter(pl.col("op_class") == "attention")["dtype"].drop_nulls().to_list())
+    if kinds != {"fp8"} or shape.kv_dtype == "fp8":
+        return shape
+    said.notes.append("KV cache counted as fp8: the attention kernels' names say so")
+    return replace(shape, kv_dtype="fp8")
 
 
 def arithmetic_dtype(shape: ModelShape, place: str) -> str:

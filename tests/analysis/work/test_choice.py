@@ -96,6 +96,16 @@ class TestStorage:
         assert choose(prepared, model="llama-3.1-8b", kv_dtype="fp8_e5m2").shape.kv_dtype == "fp8"
 
 
+def test_fp8_attention_names_tell_the_cache(prepared):
+    run = prepared("vllm-llama-8b-h100-marks")
+    fp8 = pl.when(pl.col("op_class") == "attention").then(pl.lit("fp8")).otherwise(pl.col("dtype")).alias("dtype")
+    facts = run.facts.with_columns(fp8)
+    told = choose_model(run.trace, run.phases, facts, Options(model="llama-3.1-8b"))
+    given = choose_model(run.trace, run.phases, facts, Options(model="llama-3.1-8b", kv_dtype="bf16"))
+    assert (told.shape.kv_dtype, given.shape.kv_dtype) == ("fp8", "bf16")
+    assert any("KV cache counted as fp8" in note for note in told.notes)
+
+
 def choose(prepared, serving=None, groups=None, **options):
     run = prepared("vllm-llama-8b-h100-marks")
     facts = serving or ServingFacts()
