@@ -50,6 +50,7 @@ SCOPES: Mapping[str, str] = {
     "process_input_requests": "scheduling",
 }
 NO_LAUNCHES = "the capture records no launch calls"
+NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -173,13 +174,12 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
     total = dict.fromkeys(PARTS, 0)
     if not len(bubbles.start_ns):
         return total
-    launch_kind = trace.launches["kind"].cast(pl.String)
-    api_kind = trace.api_calls["kind"].cast(pl.String)
+    launches, api_calls = (f.select("thread", "kind", "start_ns", "end_ns") for f in (trace.launches, trace.api_calls))
     calls = (
-        ("waiting", trace.api_calls, api_kind == "sync"),
-        ("graph_launch", trace.launches, launch_kind == "graph"),
-        ("kernel_launch", trace.launches, launch_kind == "kernel"),
-        ("copies", trace.api_calls, api_kind.is_in(["copy", "memset"])),
+        ("waiting", api_calls, pl.col("kind") == "sync"),
+        ("graph_launch", launches, pl.col("kind") == "graph"),
+        ("kernel_launch", launches, pl.col("kind") == "kernel"),
+        ("copies", api_calls, (pl.col("kind") == "copy") | (pl.col("kind") == "memset")),
     )
     for thread in np.unique(bubbles.thread).tolist():
         mine = bubbles.thread == thread
@@ -187,8 +187,8 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
         low, high = int(rest.starts[0]), int(rest.ends[-1])
         busy: list[tuple[str, Intervals]] = []
         for name, frame, chosen in calls:
-            rows = frame.filter(chosen).filter(
-                (pl.col("thread") == thread) & (pl.col("end_ns") > low) & (pl.col("start_ns") < high)
+            rows = frame.filter(
+                chosen & (pl.col("thread") == thread) & (pl.col("end_ns") > low) & (pl.col("start_ns") < high)
             )
             busy.append((name, union(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
         busy.extend((name, of_thread.get(thread, EMPTY)) for name, of_thread in scopes.items())
@@ -204,18 +204,21 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
 
 def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict[str, Any]:
     """Launch calls made but not yet running when a pure decode step starts, over all devices."""
-    linked = (
-        kernels.filter(pl.col("launch") >= 0)
-        .group_by("device_index", "launch")
-        .agg(pl.col("start_ns").min().alias("run_ns"))
-    )
     decode = steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded"))
     counts: list[npt.NDArray[np.int64]] = []
     called_ns = trace.launches["start_ns"].to_numpy()
-    for mine in linked.partition_by("device_index"):
-        at = decode.filter(pl.col("device_index") == mine["device_index"][0])["start_ns"].to_numpy()
-        called = np.sort(called_ns[mine["launch"].to_numpy()])
-        running = np.sort(mine["run_ns"].to_numpy())
+    launch, device = kernels["launch"].to_numpy(), kernels["device_index"].to_numpy()
+    start_ns = kernels["start_ns"].to_numpy()
+    for index in kernels["device_index"].unique().sort().to_list():
+        rows = np.flatnonzero((device == index) & (launch >= 0))
+        if not len(rows):
+            continue
+        # per launch its first kernel: by place, since grouping a million launches takes far longer and more memory
+        first = np.full(len(called_ns), NEVER, dtype=np.int64)
+        np.minimum.at(first, launch[rows], start_ns[rows])
+        linked = first < NEVER
+        at = decode.filter(pl.col("device_index") == index)["start_ns"].to_numpy()
+        called, running = np.sort(called_ns[linked]), np.sort(first[linked])
         counts.append(np.searchsorted(called, at, side="right") - np.searchsorted(running, at, side="right"))
     values = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
     if not len(values):
