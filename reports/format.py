@@ -15,8 +15,8 @@ from typing import Any
 NOT_KNOWN = "not known"
 AT_LEAST = "≥ "
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-# from which size on a number shows how many decimals; by the rounded value, so that 9.999 is 10.0 and 99.97 is 100
-_DECIMALS = ((99.95, 0), (9.995, 1), (0.9995, 2), (0.09995, 3), (0.00095, 4))
+# from which size on a small number shows how many decimals; as in ``number`` by the rounded value: 9.999 is 10.0
+_DECIMALS = ((0.09995, 3), (0.00095, 4))
 # unit suffix of a JSON key -> (unit shown, kind of number); the longest suffix that fits wins
 KEY_UNITS: Mapping[str, tuple[str, str]] = {
     "_tokens_per_s": ("token/s", "number"),
@@ -84,15 +84,21 @@ def is_known(value: Any) -> bool:
 
 def number(value: float | None) -> str:
     """Three significant digits with thousands separated: ``1,234``, ``61.2``, ``0.0371``; ``not known`` for None."""
-    if not is_known(value):
+    if value is None:
         return NOT_KNOWN
-    assert value is not None
-    if isinstance(value, int) or value == 0:
-        return f"{int(value):,}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    size = abs(value)
+    if size >= 0.9995:  # by far the most numbers of a page: asked first
+        if size >= 99.95:
+            return f"{value:,.0f}" if size < math.inf else NOT_KNOWN
+        return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
+    if size == 0:
+        return "0"
     for at_least, decimals in _DECIMALS:
-        if abs(value) >= at_least:
-            return f"{value:,.{decimals}f}"
-    return f"{value:.1e}"
+        if size >= at_least:
+            return f"{value:.{decimals}f}"
+    return f"{value:.1e}" if size == size else NOT_KNOWN
 
 
 def whole(value: float | None) -> str:

@@ -231,12 +231,16 @@ def _non_negative(design: Floats, target: Floats, weight: Floats) -> Floats:
     total = float((weight * target**2).sum())
     width = design.shape[1]
     best, least = np.zeros(width), total
+    solved: list[frozenset[int]] = []
     for size in range(width, 0, -1):
         for chosen in itertools.combinations(range(width), size):
+            if any(whole.issuperset(chosen) for whole in solved):
+                continue  # fewer features never fit better than more
             rows = np.array(chosen)
             part = np.linalg.lstsq(gram[np.ix_(rows, rows)], moment[rows], rcond=1e-10)[0]
             if (part < 0).any():
                 continue
+            solved.append(frozenset(chosen))
             loss = total - float(part @ moment[rows])
             if loss < least - 1e-12:
                 best, least = np.zeros(width), loss

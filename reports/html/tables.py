@@ -10,6 +10,7 @@ import base64
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -92,10 +93,14 @@ def numbers(
     help: str = "",
 ) -> Column:
     """A column of numbers; a null shows as a dash whose hover text is the reason."""
-    clean = [v if fmt.is_known(v) else None for v in values]
-    text = ["–" if v is None else show(v) for v in clean]
+    clean = list(values)
+    if not all(type(v) is int or (type(v) is float and isfinite(v)) for v in clean):
+        clean = [v if fmt.is_known(v) else None for v in clean]
     title = None
-    if any(v is None for v in clean):
+    if None not in clean:
+        text = list(map(show, clean))
+    else:
+        text = ["–" if v is None else show(v) for v in clean]
         why = reasons or [""] * len(clean)
         title = [
             (fmt.NOT_KNOWN + (f": {w}" if w else "")) if v is None else "" for v, w in zip(clean, why, strict=True)
