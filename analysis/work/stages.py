@@ -13,7 +13,7 @@ from ...ingest.trace import Trace
 from ..models import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
 from ..phases import PhaseResult
 from ..result import KERNEL_WORK, OP_CLASSES, WORK_SOURCES, Options
-from . import geometry, ncu_join, sampled, step_rows, traffic
+from . import counters, geometry, ncu_join, sampled, step_rows, traffic
 from . import tables as work_tables
 from .assign import KernelWork, assign_kernels, ideal_times
 from .choice import ModelChoice, choose_model
@@ -78,6 +78,11 @@ def join_measured(
             "period_us": float(np.median(periods)) / 1e3 if periods else None,
             "by_phase": sampled.phase_means(phases.steps, integrals, ceilings),
         }
+    if trace.counters.height:
+        window = (phases.window_start_ns, phases.window_end_ns)
+        means = counters.counter_means(trace, phases.kernels, work.bytes, window, ceilings)
+        measured["counters"] = means
+        warnings += counters.disagreements(means)
     if warnings:
         measured["warnings"] = warnings
     return measured

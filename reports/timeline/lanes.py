@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,13 @@ METRICS = {
     "tensor_active_pct": "tensor active",
     "dram_read_pct": "DRAM read",
     "dram_write_pct": "DRAM write",
+}
+COUNTERS = {
+    "utilization_pct": "utilisation",
+    "memory_utilization_pct": "memory utilisation",
+    "sm_active_pct": "SM active",
+    "tensor_active_pct": "tensor active",
+    "dram_active_pct": "DRAM active",
 }
 
 
@@ -228,8 +236,21 @@ def depths(starts: Ints, ends: Ints) -> Ints:
 
 
 def metric_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> list[dict[str, Any]]:
-    """Sampled GPU metrics per device, averaged over slices of time; 0 = not sampled, else 1 + percent × 2."""
-    samples = analysis.trace.gpu_metrics.filter(pl.col("time_ns").is_between(*window))
+    """Sampled GPU metrics, then counters from beside the profiler, per device, averaged over slices of time.
+
+    0 = not sampled, else 1 + percent × 2.
+    """
+    trace = analysis.trace
+    made = _sampled_lanes(analysis, trace.gpu_metrics, METRICS, window, pack, "")
+    for (source,), own in trace.counters.group_by("source", maintain_order=True):
+        made += _sampled_lanes(analysis, own, COUNTERS, window, pack, f" ({source})")
+    return made
+
+
+def _sampled_lanes(
+    analysis: Analysis, frame: pl.DataFrame, names: Mapping[str, str], window: tuple[int, int], pack: Pack, tail: str
+) -> list[dict[str, Any]]:
+    samples = frame.filter(pl.col("time_ns").is_between(*window)).sort("device_index", "time_ns")
     made: list[dict[str, Any]] = []
     for (device,), mine in samples.group_by("device_index", maintain_order=True):
         if len({lane["device"] for lane in made}) >= MAX_METRIC_DEVICES:
@@ -240,7 +261,7 @@ def metric_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> lis
             .astype(np.int64)
             .clip(0, count - 1)
         )
-        for key, name in METRICS.items():
+        for key, name in names.items():
             values = mine[key].cast(pl.Float64).fill_null(float("nan")).to_numpy()
             known = np.isfinite(values)
             if not known.any():
@@ -248,5 +269,6 @@ def metric_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> lis
             n = np.bincount(slot[known], minlength=count)
             mean = np.bincount(slot[known], values[known], minlength=count) / np.maximum(n, 1)
             level = np.where(n > 0, 1 + np.rint(mean.clip(0, 100) * 2), 0)
-            made.append({"kind": "metric", "label": f"{_device_label(analysis, int(device))} {name}", "device": int(device), "values": pack.whole(level)})  # fmt: skip
+            label = f"{_device_label(analysis, int(device))} {name}{tail}"
+            made.append({"kind": "metric", "label": label, "device": int(device), "values": pack.whole(level)})
     return made
