@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 
 from ..ingest.errors import CannotAnswerError, UsageError
@@ -70,7 +72,7 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
     return table.select([pl.col(c).cast(t) for c, t in STEP_TABLE.items()])
 
 
-def _choose(which: str, steps: pl.DataFrame) -> dict[str, object]:
+def _choose(which: str, steps: pl.DataFrame) -> dict[str, Any]:
     if which in MEDIANS:
         kind = steps.filter((pl.col("phase") == MEDIANS[which]) & ~pl.col("partial") & ~pl.col("excluded"))
         if not len(kind):
@@ -82,7 +84,7 @@ def _choose(which: str, steps: pl.DataFrame) -> dict[str, object]:
         raise UsageError(f"--step: {which!r} is neither {', '.join(MEDIANS)} nor a step index.")
     rows = steps.filter(pl.col("index") == int(which)).sort("group", "device_index")
     if not len(rows):
-        last = steps["index"].max() if len(steps) else None
+        last = max(steps["index"].to_list(), default=None)
         raise UsageError(
             f"--step {which}: no such step" + (f"; they run from 0 to {last}." if last is not None else ".")
         )

@@ -48,7 +48,7 @@ def counter_means(
     ).items():
         means = {name: own[name].cast(pl.Float64).mean() for name in _MEANS}
         peak, dram = bandwidth.get(int(device)), means["dram_active_pct"]
-        counted = float(dram) / 100 * peak if isinstance(dram, float) and peak else None  # type: ignore[arg-type]
+        counted = float(dram) / 100 * peak if isinstance(dram, float) and peak else None
         model, complete = _model_gbps(kernels, kernel_bytes, int(device), window)
         rows.append(
             {
