@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -38,12 +38,12 @@ def plain_lines(text: str) -> str:
     return "\n".join(plain(line) for line in text.splitlines())
 
 
-def blocks(diagnosis: Diagnosis) -> list[Table | Text]:
+def blocks(diagnosis: Diagnosis) -> list[RenderableType]:
     """What is printed, in order: the capture, its contents, the questions, and how to record."""
     facts = diagnosis.capture
     product = " ".join(x for x in (facts.product, facts.product_version) if x) or facts.format
     engine = " ".join(x for x in (diagnosis.engine_name, diagnosis.engine_version) if x)
-    lines = [
+    lines: list[RenderableType] = [
         Text(plain(f"{facts.source_name}  ({product})"), style="bold"),
         Text(plain(f"engine: {engine} ({diagnosis.recognised_by})")),
         Text("holds: " + ", ".join(f"{whole(rows)} {what}" for what, rows in diagnosis.contents)),
