@@ -14,19 +14,27 @@ from .format import is_known, number
 _GAP = "  "
 
 
-def _print(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int) -> None:
+def _print(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int,
+    spare: Sequence[str] = (),
+) -> None:
     """A table, the first ``left`` columns and the last flush left.
 
     Into a pipe every column is whole and every row one line, for grep. A terminal folds the last column; where it is
-    too narrow it loses the columns before the last, one by one.
+    too narrow it loses the columns ``spare`` first, then those before the last, one by one.
     """
     if not sys.stdout.isatty():
         _print_lines(title, columns, rows, left=left)
         return
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     kept = list(range(len(columns)))
+    to_go = [columns.index(each) for each in spare]
     while len(kept) > 2 and _least_width(columns, rows, kept) > console.width:
-        del kept[-2]
+        kept.remove(to_go.pop(0) if to_go else kept[-2])
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for index in kept:
         last = index == len(columns) - 1
@@ -52,9 +60,11 @@ def _print_lines(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
 
 
 def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> int:
-    """Characters that the kept columns need, the last one folded to 16."""
-    widths = [max(len(columns[i]), *(len(row[i]) for row in rows)) for i in kept[:-1]]
-    return sum(widths) + 2 * len(kept) + 16
+    """Characters that the kept columns need, the last one of the table folded to 16."""
+    widths = [max(len(columns[i]), *(len(row[i]) for row in rows)) for i in kept]
+    if kept[-1] == len(columns) - 1:
+        widths[-1] = min(widths[-1], 16)
+    return sum(widths) + 2 * len(kept)
 
 
 def _cell(value: float | None) -> str:
@@ -100,12 +110,12 @@ def print_models() -> None:
         ]
         for model in list_models()
     ]
-    columns = ["model", "params", "active", "layers", "KiB/token", "A100", "H100", "weights", "also as"]
+    columns = ["model", "params", "active", "layers", "KV KiB", "A100", "H100", "weights", "also as"]
     _print(
         "Models by the names --model takes, case and punctuation aside. Parameters in billions; KV cache of one token "
         "in KiB; A100, H100: ridge batch, the tokens a step at which weight GEMMs turn compute-bound (A100 SXM 80 GB, "
         "H100 SXM). Any other model: --model path/to/config.json.",
-        columns, rows, left=1,
+        columns, rows, left=1, spare=("also as", "weights"),
     )  # fmt: skip
 
 

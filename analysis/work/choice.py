@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -146,8 +146,13 @@ def _named(
     if options.model:
         shape = load_model(options.model)
         if recorded is not None and same_architecture(recorded, shape):
-            if shape.quantisation is None:  # the recorded name may tell how the weights were stored
-                shape = replace(recorded, name=shape.name)
+            if shape.quantisation is None and recorded.quantisation is not None:  # the recorded name tells the storage
+                shape = replace(
+                    shape,
+                    weight_dtype=recorded.weight_dtype,
+                    quantisation=recorded.quantisation,
+                    notes=(*shape.notes, *recorded.notes),
+                )
         elif recorded is not None:
             said.contradictions.append(
                 f"--model says {shape.name}, the recorded command line {serving.model}: the flag is used"
@@ -163,9 +168,12 @@ def _named(
 
 
 def same_architecture(one: ModelShape, other: ModelShape) -> bool:
-    """Whether two shapes differ in name and storage at most."""
-    plain = {"name": "", "notes": (), "weight_dtype": "", "activation_dtype": "", "kv_dtype": "", "quantisation": None}
-    return replace(one, **plain) == replace(other, **plain)  # type: ignore[arg-type]
+    """Whether two shapes differ in name, storage and attention window at most."""
+    plain: dict[str, Any] = {
+        **{"name": "", "notes": (), "sliding_window": None, "sliding_layers": ()},
+        **{"weight_dtype": "", "activation_dtype": "", "kv_dtype": "", "quantisation": None},
+    }
+    return replace(one, **plain) == replace(other, **plain)
 
 
 def _tensor_parallel(

@@ -423,3 +423,5 @@ def test_listings_fit_eighty_columns(command, capsys, monkeypatch):
     getattr(listings, f"print_{command}")()
     lines = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
+    if command == "models":  # the numbers stay, further names go
+        assert {"KV", "A100", "H100"} <= set(next(line for line in lines if line.startswith("model")).split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import polars as pl
@@ -128,6 +129,24 @@ class TestSources:
         choice = choose(prepared, ServingFacts(model="Llama-3.1-70B"), model="llama-3.1-8b")
         assert choice.shape.name == "Llama-3.1-8B"
         assert any("Llama-3.1-70B" in each for each in choice.contradictions)
+
+    def test_the_recorded_name_tells_the_storage_that_the_flag_leaves_out(self, prepared):
+        choice = choose(prepared, ServingFacts(model="Llama-3.1-8B-Instruct-AWQ-INT4"), model="llama-3.1-8b")
+        assert choice.shape.weight_dtype == "int4"
+        assert any("name ends in awq-int4" in note for note in choice.notes)
+        assert not choice.contradictions
+
+    def test_a_config_beats_the_recorded_name_without_a_contradiction(self, prepared, tmp_path):
+        gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+        config = {
+            **{"model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32},
+            **{"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "quantization_config": gptq},
+        }
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(config))
+        choice = choose(prepared, ServingFacts(model="Llama-3.1-8B-Instruct-AWQ-INT4"), model=str(path))
+        assert (choice.shape.quantisation.method, choice.shape.quantisation.group_size) == ("gptq", 32)
+        assert not choice.contradictions
 
     def test_layers_against_model_are_said(self, prepared):
         choice = choose(prepared, model="llama-3.1-70b")
