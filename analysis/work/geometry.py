@@ -7,7 +7,7 @@ first, where there are any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,7 +20,7 @@ from .assign import KernelWork
 from .layer_orders import PLACE_CODE, PLACES
 from .matrices import RankShape, rank_matrices
 
-_Launch: TypeAlias = tuple[str, int, int, int, int]  # place, tokens, blocks, tile, tile
+_Launch: TypeAlias = tuple[str, int, int, int, int, int]  # place, tokens, blocks, tile, tile, name
 
 _MATRICES = ("qkv", "q", "k", "v", "o", "gate_up", "gate", "up", "down", "router")
 SWIZZLES = (1, 2, 4, 8)
@@ -49,13 +49,23 @@ def keep_fitting(
         return Fitting(tuple(kept), confirmed=True)
     launches = _launches(phases, facts, work)
     fits = {model: _fits(rank, launches) for model, rank in ranks.items()}
-    # persistent kernels launch one block per SM whatever the shape: what no model explains says nothing
-    telling = [any(fit[at] for fit in fits.values()) for at in range(len(launches))]
+    telling = _telling(launches, fits.values())
     places = {place for (place, *_), tells in zip(launches, telling, strict=True) if tells}
     if len(places) < PLACES_NEEDED:
         return Fitting(tuple(candidates), confirmed=False)
     least = sum(telling) * AGREES
     return Fitting(tuple(model for model, fit in fits.items() if sum(fit) >= least), confirmed=True)
+
+
+def _telling(launches: Sequence[_Launch], fits: Iterable[Sequence[bool]]) -> list[bool]:
+    """Which launches speak: those of kernels that launch a block per tile, because some model explains one of theirs.
+
+    A persistent kernel launches one block per SM whatever the shape, which says nothing. But where a kernel's grid is
+    explained at one place and by no model at another, the model is none of the candidates, and that must count.
+    """
+    explained = [any(fit) for fit in zip(*fits, strict=True)]
+    per_tile = {name for (*_, name), fits_one in zip(launches, explained, strict=False) if fits_one}
+    return [name in per_tile for *_, name in launches]
 
 
 def _normalises_queries(work: KernelWork) -> bool:
@@ -112,7 +122,7 @@ def _launches(phases: PhaseResult, facts: pl.DataFrame, work: KernelWork) -> lis
     frame = frame.filter(pl.col("place").is_in(wanted) & (pl.col("tokens") > 0)).unique()
     frame = frame.join(tiles.select("name_id", "tile_m", "tile_n"), on="name_id")
     return [
-        (PLACES[row["place"]], int(row["tokens"]), row["blocks"], row["tile_m"], row["tile_n"])
+        (PLACES[row["place"]], int(row["tokens"]), row["blocks"], row["tile_m"], row["tile_n"], row["name_id"])
         for row in frame.iter_rows(named=True)
     ]
 
@@ -122,7 +132,7 @@ def _fits(rank: RankShape, launches: Sequence[_Launch]) -> list[bool]:
     matrices = rank_matrices(rank)
     return [
         place in matrices and blocks in _block_counts(round(matrices[place].outputs), tokens, tile_m, tile_n)
-        for place, tokens, blocks, tile_m, tile_n in launches
+        for place, tokens, blocks, tile_m, tile_n, _ in launches
     ]
 
 
