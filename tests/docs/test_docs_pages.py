@@ -101,6 +101,14 @@ def test_no_figure_of_speed_outside_its_page():
         )
 
 
+def test_pictures_are_small():
+    pictures = list((DOCS / "images").iterdir())
+    assert {f"docs/images/{picture.name}" for picture in pictures} <= set(
+        LINK.findall((REPOSITORY / "README.md").read_text("utf-8"))
+    )
+    assert all(picture.stat().st_size < 150_000 for picture in pictures)
+
+
 def test_labels_and_columns_of_an_archive(desk, capsys):
     from trace_analyze import cli
 
