@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ NOT_KNOWN = "not known"
 AT_LEAST = "≥ "
 _SI = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 # from which size on a small number shows how many decimals; as in ``number`` by the rounded value: 9.999 is 10.0
-_DECIMALS = ((0.09995, 3), (0.00095, 4))
+_DECIMALS = ((0.09995, 3), (0.009995, 4), (0.0009995, 5))
 # unit suffix of a JSON key -> (unit shown, kind of number); the longest suffix that fits wins
 KEY_UNITS: Mapping[str, tuple[str, str]] = {
     "_tokens_per_s": ("token/s", "number"),
@@ -216,3 +216,32 @@ def shorten(text: str, limit: int) -> str:
         return text
     head = (limit - 1) * 2 // 3
     return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def distinct_names(short: Sequence[str], full: Sequence[str], limit: int) -> list[str]:
+    """``short`` names cut to ``limit``, with what tells them apart where two different names would read the same.
+
+    Variants of one function (``gemvx::kernel`` for two types, tiles that differ in the middle) differ only in what a
+    short name leaves out: the first word in which their full names differ stands at the end, else a number.
+    """
+    texts = [shorten(s or f, limit) for s, f in zip(short, full, strict=True)]
+    for text in {t for t in texts if texts.count(t) > 1}:
+        rows = [i for i, t in enumerate(texts) if t == text]
+        whole = list(dict.fromkeys(full[i] for i in rows))
+        if len(whole) < 2:
+            continue  # one kernel in two phases
+        ends = dict(zip(whole, _differences(whole), strict=True))
+        for i in rows:
+            end = ends[full[i]][-max(4, limit // 3) :]
+            texts[i] = f"{shorten(short[i] or full[i], limit - len(end) - 1)}~{end}"
+    return texts
+
+
+def _differences(names: Sequence[str]) -> list[str]:
+    """The word of each name at which they part; numbers where those are not all different either."""
+    words = [re.findall(r"\w+", name) for name in names]
+    for position in range(max(map(len, words), default=0)):
+        found = [w[position] if position < len(w) else "" for w in words]
+        if len(set(found)) == len(found) and all(found):
+            return found
+    return [str(number) for number in range(1, len(names) + 1)]
