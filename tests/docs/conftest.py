@@ -24,7 +24,8 @@ CHUNKED = CAPTURES / "vllm-llama-3.1-8b-a100-chunked-prefill.sqlite"
 def desk(tmp_path, monkeypatch):
     """The working folder of a reader who tries the examples."""
     (tmp_path / "fixtures").symlink_to(REPOSITORY / "fixtures")
-    for name in ("run.sqlite", "before.sqlite", "after.sqlite"):
+    (tmp_path / "baseline").mkdir()
+    for name in ("run.sqlite", "before.sqlite", "after.sqlite", "baseline/run.sqlite"):
         shutil.copy(SGLANG, tmp_path / name)
     shutil.copy(CAPTURES / "tp2-collectives.sqlite", tmp_path / "tp2.sqlite")
     for name, capture in (("chunk=512/bs=8/run-a", SGLANG), ("chunk=1024/bs=8/run-b", CHUNKED)):

@@ -1,6 +1,6 @@
 """The commands of the documents run, and end as they say.
 
-Every line of a block marked ``sh`` that runs trace-analyze is tried in a folder with the files it names (conftest).
+Every line of a block marked ``sh`` or ``yaml`` that runs trace-analyze is tried in a folder with the files it names (conftest).
 A comment ``# exit N`` at its end says which code it ends with (else 0); ``# not run here: WHY`` leaves it out.
 """
 
@@ -14,12 +14,12 @@ from doc_pages import DOCS, PAGES, REPOSITORY, blocks
 
 from trace_analyze import cli
 
-COMMAND = re.compile(r"^(?:.*&& )?(?:\.venv/bin/)?trace-analyze (?P<words>.*?)(?:\s+# (?P<comment>.*))?$")
+COMMAND = re.compile(r"^(?:.*&& | *run: | +)?(?:\.venv/bin/)?trace-analyze (?P<words>.*?)(?:\s+# (?P<comment>.*))?$")
 
 
 def commands():
     for page in PAGES:
-        for block in blocks(page, "sh"):
+        for block in blocks(page, "sh") + blocks(page, "yaml"):
             for line in block.replace("\\\n", " ").splitlines():
                 match = COMMAND.match(line)
                 if match:
