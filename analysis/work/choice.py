@@ -17,6 +17,7 @@ from ...ingest.trace import ServingFacts, Trace
 from ..models import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models, load_model
 from ..phases import PhaseResult
 from ..result import Options
+from .cross_checks import NameUse, against_kernels, name_use, packed_by_names
 from .matrices import RankShape
 
 if TYPE_CHECKING:
@@ -102,7 +103,8 @@ def choose_model(
     """
     said = _Notes()
     serving = trace.capture.serving
-    tensor_parallel, tp_source = _tensor_parallel(trace, phases, name_facts, options, said)
+    use = name_use(phases, name_facts.height)
+    tensor_parallel, tp_source = _tensor_parallel(trace, phases, name_facts, use, options, said)
     shape, source, candidates = _named(options, serving, said)
     if shape is None and source is None:
         candidates = _fitting(phases, name_facts, known_models())
@@ -122,6 +124,10 @@ def choose_model(
         if normalise_dtype(options.kv_dtype or serving.kv_cache_dtype) is None:
             shape = _kv_of_names(shape, name_facts, said)
         _check_layers(shape, phases, serving, said)
+        said.contradictions += against_kernels(shape, tensor_parallel, tp_source, name_facts, use)
+        packed = packed_by_names(shape, name_facts, use)
+        if packed:
+            (said.contradictions if options.weight_dtype else said.notes).append(packed)
     reason = None
     if shape is None:
         reason = "model not known: pass --model with a name or a config.json"
@@ -177,7 +183,7 @@ def same_architecture(one: ModelShape, other: ModelShape) -> bool:
 
 
 def _tensor_parallel(
-    trace: Trace, phases: PhaseResult, name_facts: pl.DataFrame, options: Options, said: _Notes
+    trace: Trace, phases: PhaseResult, name_facts: pl.DataFrame, use: NameUse, options: Options, said: _Notes
 ) -> tuple[int | None, str | None]:
     grouped = phases.groups.filter(pl.col("kind") == "tensor_parallel")
     ranks = int(grouped["devices"].list.len().max() or 1) if grouped.height else 1  # type: ignore[arg-type]
@@ -192,7 +198,7 @@ def _tensor_parallel(
         return serving.tensor_parallel, "command_line"
     if ranks > 1:
         return ranks, "group"
-    if not _reduces_every_layer(phases, name_facts):
+    if not _reduces_every_layer(name_facts, use):
         return 1, "no_collectives"
     world = trace.capture.world_size
     if world and world > 1:
@@ -201,13 +207,14 @@ def _tensor_parallel(
     return None, None
 
 
-def _reduces_every_layer(phases: PhaseResult, name_facts: pl.DataFrame) -> bool:
+def _reduces_every_layer(name_facts: pl.DataFrame, use: NameUse) -> bool:
     """Whether each layer ends in a collective: at least one for every attention kernel."""
-    per_name = phases.kernels.filter(pl.col("step") >= 0).group_by("name_id").len()
-    counts = per_name.join(name_facts.select("name_id", "op_class"), on="name_id")
-    by_class = dict(counts.group_by("op_class").agg(pl.col("len").sum()).iter_rows())
-    collectives, attention = int(by_class.get("collective", 0)), int(by_class.get("attention", 0))
-    return collectives > 0 and collectives >= attention
+
+    def number(op_class: str) -> int:
+        return int(use.count[(name_facts["op_class"] == op_class).to_numpy()].sum())
+
+    collectives = number("collective")
+    return collectives > 0 and collectives >= number("attention")
 
 
 def _fitting(phases: PhaseResult, name_facts: pl.DataFrame, models: Mapping[str, ModelShape]) -> tuple[ModelShape, ...]:

@@ -86,7 +86,11 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
         {**known, "bf16": 2.0, "fp16": 2.0}, default=None, return_dtype=pl.Float64
     )
     direct = facts["dtype"].replace_strict({**known, **plain}, default=None, return_dtype=pl.Float64)
-    return pl.select(pl.coalesce(packed, direct).fill_null(float("nan"))).to_series().to_numpy()
+    # cuBLAS unpacks nothing: its 16-bit kernels read 16-bit weights whatever the checkpoint holds
+    unpacks_not = facts["library"].str.starts_with("cuBLAS").fill_null(False)
+    wide = facts["dtype"].replace_strict({"bf16": 2.0, "fp16": 2.0}, default=None, return_dtype=pl.Float64)
+    wide = pl.select(pl.when(unpacks_not).then(wide)).to_series()
+    return pl.select(pl.coalesce(packed, direct, wide).fill_null(float("nan"))).to_series().to_numpy()
 
 
 @cache
