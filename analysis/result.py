@@ -194,7 +194,9 @@ GRAPHS: Schema = {
     "replays": pl.Int64,
     "nodes": pl.Int64,  # null for opaque graphs
     "real_batch_median": pl.Float64,
-    "padding_ms": pl.Float64,  # time spent on padded rows, null = unknown
+    "padding_ms": pl.Float64,  # what padded rows cost beside the next smaller graph replayed, null = unknown
+    "padded_rows_pct": pl.Float64,  # padded rows of all rows replayed; not a share of time
+    "padding_reason": pl.String,  # why padding_ms is null
 }
 COLLECTIVES: Schema = {
     "name": pl.String,

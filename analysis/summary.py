@@ -20,7 +20,7 @@ from .advice.efficiency import RATIOS, phase_ratios, utilization
 from .advice.headline import headline_of
 from .advice.verdict import judge_status, merge_trust
 from .result import PHASES, Finding
-from .time.accounting import TimeResult
+from .time.accounting import NO_TIMES, TimeResult
 from .time.group_steps import GroupSteps, group_steps, split_groups
 from .time.stalls import StallResult
 
@@ -35,6 +35,15 @@ STALL_KEYS = (
     "request_ms_lost",
     "prefill_without_waiters",
 )
+
+
+#: Objects of {n, p50, p95, p99, max} and why one has no value.
+SPREADS = {
+    "decode_step_ms": "there is no decode step",
+    "prefill_step_ms": "there is no prefill step",
+    "mixed_step_ms": "there is no mixed step",
+    "inter_token_gap_ms": "no two decode-bearing steps of a group follow each other",
+}
 
 
 class SummaryResult(NamedTuple):
@@ -88,7 +97,8 @@ def summarise(found: SummaryInput) -> SummaryResult:
             "not detected: prefill on one group can hold decode on another inside a collective they share"
         )
     if not found.autoregressive:
-        reasons |= dict.fromkeys([k for k, v in summary.items() if v is None and k not in reasons], NO_PHASES)
+        unknown = [k for k, v in summary.items() if v is None or (k in SPREADS and not v["n"])]
+        reasons |= dict.fromkeys([k for k in unknown if k not in reasons], NO_PHASES)
     summary["reasons"] = {key: reasons[key] for key in sorted(reasons)}
 
     group_summaries = []
@@ -165,6 +175,7 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
     busy_ms = sum(d.busy_ns for d in devices) / count / 1e6
     phase_ms = {p: sum(d.phase_ns.get(p, 0) for d in devices) / count / 1e6 for p in PHASES.categories.to_list()}
     idle_known = bool(devices) and all(d.idle_ns is not None for d in devices)
+    has_times = found.trace.capture.has_timeline
     summary: dict[str, Any] = {
         "capture_ms": None if capture.duration_ns is None else capture.duration_ns / 1e6,
         "window_ms": window_ns / 1e6,
@@ -172,7 +183,7 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
         "copy_only_ms": sum(d.copy_only_ns for d in devices) / count / 1e6,
         "gpu_idle_ms": sum(d.idle_ns or 0 for d in devices) / count / 1e6 if idle_known else None,
         "idle_ms_by_cause": None,
-        "nvml_utilization_pct": 100 * busy_ms * 1e6 / window_ns if devices and window_ns else None,
+        "nvml_utilization_pct": 100 * busy_ms * 1e6 / window_ns if devices and window_ns and has_times else None,
         "kernel_count": int(found.kernels["in_window"].sum()),
         "kernel_time_sum_ms": sum(d.kernel_time_sum_ns for d in devices) / count / 1e6,
         "phase_ms": phase_ms,
@@ -182,13 +193,18 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
         causes = [d.idle_ns_by_cause or {} for d in devices]
         summary["idle_ms_by_cause"] = {c: sum(one[c] for one in causes) / count / 1e6 for c in causes[0]}
     else:
-        why = found.time.opaque_reason or "no device ran a kernel in the window"
+        why = found.time.no_idle_reason or "no device ran a kernel in the window"
         reasons["gpu_idle_ms"] = reasons["idle_ms_by_cause"] = why
     if summary["capture_ms"] is None:
         reasons["capture_ms"] = "the capture does not record its own length"
     for key in ("nvml_utilization_pct", "phase_pct"):
         if summary[key] is None:
             reasons[key] = "no device ran a kernel in the window"
+    if devices and not has_times:
+        # Kernels stand end to end: neither the window nor the capture has a length, and nothing stands between them.
+        unknown = ("capture_ms", "window_ms", "nvml_utilization_pct", "copy_only_ms")
+        summary |= dict.fromkeys(unknown)
+        reasons |= dict.fromkeys(unknown, NO_TIMES)
     return summary
 
 
@@ -212,6 +228,8 @@ def _step_numbers(
         "prefill_tokens": _total([g.count("prefill_tokens")[g.is_prefill | g.is_mixed] for g in groups]),
         "decode_tokens": _total([_decoded(g) for g in groups]),
     }
+    if groups:
+        reasons |= {key: why for key, why in SPREADS.items() if not numbers[key]["n"]}
     if not groups:
         numbers |= dict.fromkeys((*STALL_KEYS, "decode_batch_p50", "prefill_tokens", "decode_tokens"))
         numbers |= {f"{r}_{over}_pct": None for r, *_ in RATIOS for over in ("kernel", "wall")}

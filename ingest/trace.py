@@ -188,6 +188,10 @@ class EvidenceGap:
     recapture: str  # a copyable command or flag, '' where nothing helps
 
 
+# 'format' of the inputs that hold durations only
+TIMELESS = frozenset({"ncu_csv", "ncu_rep", "nsys_stats_summary"})
+
+
 @dataclass(frozen=True)
 class CaptureFacts:
     """What the capture says of itself (allow-listed)."""
@@ -209,6 +213,11 @@ class CaptureFacts:
     rejected_rows: Mapping[str, int] = field(default_factory=dict)  # reason -> rows
     tables_missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # one sentence each: what was odd and what was done about it
+
+    @property
+    def has_timeline(self) -> bool:
+        """False for inputs that hold durations but no times: their readers lay the kernels end to end."""
+        return self.format not in TIMELESS
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def number(value: float | None) -> str:
     for at_least, decimals in _DECIMALS:
         if size >= at_least:
             return f"{value:.{decimals}f}"
-    return f"{value:.1e}" if size == size else NOT_KNOWN
+    return f"{value:.1e}" if not math.isnan(size) else NOT_KNOWN
 
 
 def whole(value: float | None) -> str:

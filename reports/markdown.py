@@ -36,7 +36,7 @@ def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(str(headline))}**", ""]
     model = analysis.model.get("name") or "not known"
     rows = [
-        ["GPU", escape(gpu_line(analysis.devices))],
+        ["GPU", escape(gpu_line(analysis))],
         ["Model", escape(str(model))],
         ["Trust", escape(str(trust.get("verdict") or "not known"))],
         *_number_rows(summary),

@@ -16,7 +16,7 @@ def notebook_html(analysis: Analysis) -> str:
     summary = analysis.summary
     headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
     rows = [
-        ("GPU", gpu_line(analysis.devices)),
+        ("GPU", gpu_line(analysis)),
         ("model", str(analysis.model.get("name") or "not known")),
         ("trust", str(analysis.trust.get("verdict") or "not known")),
         ("decode step, p50", milliseconds((summary.get("decode_step_ms") or {}).get("p50"))),

@@ -8,27 +8,39 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
 from ..analysis.gate import GateResult
 from ..analysis.result import Analysis
-from .format import is_known, milliseconds, number, percent, plural, reason_for, shorten
+from .ceilings import main_dtype, peak_of
+from .format import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LABEL_WIDTH = 12
-_TOP = 4  # kernels of the phase that takes most time
-_FINDINGS = 2  # the report has five
+_WIDEST = 110  # columns; longer lines are hard to read
+HEIGHT = 40  # lines; with the files it names, the screen keeps within them
+# what gives way, in this order, where the screen would be longer: (kernels of the two phases, findings, blank lines)
+_FITS = (
+    (4, 3, 2, True),
+    (3, 3, 2, True),
+    (3, 2, 2, True),
+    (3, 2, 1, True),
+    (2, 2, 1, True),
+    (2, 1, 1, False),
+    (1, 1, 1, False),
+)
 
 
 def plain(text: str) -> str:
@@ -41,34 +53,45 @@ def print_screen(
 ) -> None:
     """Print the first screen to stdout; ``written`` are the files to name, ``gates`` the checks to list."""
     # rendered to text first: grids pad their lines, and a piped screen should not end in spaces
-    buffer = io.StringIO()
     known = Console(file=sys.stdout)
-    width = min(known.width, 110)
-    console = Console(
-        file=buffer, width=width, force_terminal=known.is_terminal, no_color=not color or known.no_color,
-        highlight=False, markup=False, emoji=False,
-    )  # fmt: skip
-    for block in screen(analysis, width):
-        console.print(block)
-    for result in gates:
-        console.print(_line("Gate", Text(result.sentence, style="bold" if result.passed is not True else "")))
-    lines = [line.rstrip() for line in buffer.getvalue().splitlines()]
+    width = min(known.width, _WIDEST)
+    style = {"force_terminal": known.is_terminal, "no_color": not color or known.no_color}
+    checks = [_line("Gate", Text(r.sentence, style="bold" if r.passed is not True else "")) for r in gates]
     # a path is for copying: never folded
-    lines += [f"{'Written':<{_LABEL_WIDTH}} {path}" for path in written]
+    files = [f"{'Written':<{_LABEL_WIDTH}} {path}" for path in written]
+    lines: list[str] = []
+    for fit in _FITS:
+        lines = _rendered([*screen(analysis, width, fit), *checks], width, style) + files
+        if len(lines) <= HEIGHT:
+            break
     print("\n".join(lines))
 
 
-def screen(analysis: Analysis, width: int) -> list[Any]:
+def _rendered(blocks: Sequence[Any], width: int, style: Mapping[str, Any]) -> list[str]:
+    buffer = io.StringIO()
+    console = Console(file=buffer, width=width, highlight=False, markup=False, emoji=False, **style)
+    for block in blocks:
+        console.print(block)
+    return [line.rstrip() for line in buffer.getvalue().splitlines()]
+
+
+def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[Any]:
     """The blocks of the first screen, in order."""
+    first, second, findings, airy = fit
     greyed = analysis.trust.get("verdict") == "unreliable"
     blocks: list[Any] = [_title(analysis, width), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
-    numbers = Group(*_numbers(analysis), *_strip(analysis, width))
-    blocks.append(numbers if not greyed else Group(Text("The numbers below are not reliable:"), numbers))
-    blocks += _top_kernels(analysis, width)
-    blocks += _findings(analysis)
-    blocks += _undetermined(analysis)
+    if greyed:
+        blocks.append(Text("The numbers below are not reliable:"))
+    blocks += _numbers(analysis)
+    blocks += _strip(analysis, width)
+    air = [Text("")] if airy else []
+    for more in (
+        _top_kernels(analysis, width, (first, second)),
+        [*_findings(analysis, findings), *_undetermined(analysis)],
+    ):
+        blocks += [*air, *more] if more else []
     return blocks
 
 
@@ -94,80 +117,104 @@ def _headline(analysis: Analysis) -> Text:
 
 
 def _identity(analysis: Analysis) -> list[Table]:
-    model = analysis.model
-    known = [str(model[k]) for k in ("name", "weight_dtype") if model.get(k)]
-    parts = [" ".join(known) if known else "model not known"]
-    if model.get("tensor_parallel"):
-        parts.append(f"TP {model['tensor_parallel']}")
-    if model.get("source"):
-        parts.append(f"from {str(model['source']).replace('_', ' ')}")
-    engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
-    if engine:
-        parts.append(f"engine {engine}")
-    steps = analysis.steps
-    window = [
-        f"{milliseconds(analysis.summary.get('window_ms'))} of {milliseconds(analysis.summary.get('capture_ms'))} captured",
-        plural(int(analysis.summary.get("step_count") or 0), "step"),
+    return [
+        _line("GPU", plain(gpu_line(analysis))),
+        _line("Model", plain(model_line(analysis))),
+        _line(*_window(analysis)),
     ]
-    excluded = int(steps["excluded"].sum()) if len(steps) else 0
-    partial = int(steps["partial"].sum()) if len(steps) else 0
-    if excluded or partial:
-        window.append(f"{excluded} warm-up and {partial} partial left out")
-    if analysis.trace.capture.graph_trace_mode:
-        window.append(f"graph trace {analysis.trace.capture.graph_trace_mode}")
-    lines = [_line("GPU", plain(gpu_line(analysis.devices)))]
-    lines.append(_line("Model", plain(", ".join(parts))))
-    lines.append(_line("Window", ", ".join(window)))
-    return lines
 
 
-def gpu_line(devices: Sequence[Mapping[str, Any]]) -> str:
+def model_line(analysis: Analysis) -> str:
+    """The model with its weights' type, how it is known, the parallelism and the engine; else why it is not known."""
+    model = analysis.model
+    if model.get("name"):
+        source = str(model.get("source") or "").replace("_", " ")
+        parts = [" ".join(str(model[k]) for k in ("name", "weight_dtype") if model.get(k))]
+        if model.get("tensor_parallel"):
+            parts.append(f"TP {model['tensor_parallel']}")
+        if source:
+            parts.append(source if source.startswith("recogni") else f"from {source}")
+    else:
+        could = model.get("candidates") or ()
+        parts = [
+            f"not known (could be {' or '.join(map(str, could))}; give --model)"
+            if could
+            else "not known (give --model)"
+        ]
+        if not analysis.summary.get("step_count"):
+            parts = ["not known"]
+    engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
+    return ", ".join([*parts, f"engine {engine}"] if engine else parts)
+
+
+def _window(analysis: Analysis) -> tuple[str, str]:
+    summary, capture = analysis.summary, analysis.trace.capture
+    if not capture.has_timeline:
+        kernels = plural(int(summary.get("kernel_count") or 0), "kernel")
+        return "Measured", f"{milliseconds(summary.get('gpu_busy_ms'))} in {kernels}: durations without times"
+    texts = [f"{milliseconds(summary.get('window_ms'))} of {milliseconds(summary.get('capture_ms'))} captured"]
+    texts.append(plural(int(summary.get("step_count") or 0), "step") if summary.get("step_count") else "no steps")
+    steps = analysis.steps
+    for column, what in (("excluded", "warm-up"), ("partial", "partial")):
+        count = steps.filter(pl.col(column)).select("group", "index").n_unique() if len(steps) else 0
+        if count:
+            texts.append(f"{count:,} {what} left out")
+    if capture.graph_trace_mode:
+        texts.append(f"graph trace {capture.graph_trace_mode}")
+    return "Window", ", ".join(texts)
+
+
+def gpu_line(analysis: Analysis) -> str:
     """The GPUs with their peaks and where each came from: ``2 x NVIDIA A100-SXM4-80GB, 312 TFLOP/s bf16, ...``."""
-    if not devices:
+    if not analysis.devices:
         return "none with activity"
     kinds: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    for device in devices:
-        name = device.get("gpu_name") or "GPU not known (use --gpu)"
+    for device in analysis.devices:
+        name = str(device.get("gpu_name") or "")
         kinds[name] = (kinds.get(name, (0, device))[0] + 1, device)
-    texts = []
-    for name, (count, device) in kinds.items():
-        parts = [f"{count} x {name}" if count > 1 else name]
-        peaks = device.get("peak_tflops") or {}
-        dtype = next((d for d in ("bf16", "fp16", "fp32") if is_known(peaks.get(d))), None)
-        if dtype:
-            parts.append(f"{number(peaks[dtype])} TFLOP/s {dtype}")
-        bandwidth = device.get("memory_bandwidth_gbps")
-        if is_known(bandwidth):
-            parts.append(f"{number(bandwidth)} GB/s")
-            if dtype:
-                parts.append(f"ridge {number(peaks[dtype] * 1e3 / float(bandwidth or 1))}")
-        if device.get("gpu_source"):
-            parts.append(f"named by {device['gpu_source']}")
-        if device.get("contradiction"):
-            parts.append(str(device["contradiction"]))
-        elif device.get("candidates"):
-            parts.append(f"could also be {', '.join(device['candidates'])}")
-        elif not dtype and device.get("ceiling_reason"):
-            parts.append(str(device["ceiling_reason"]))
-        texts.append(", ".join(parts))
-    return " | ".join(texts)
+    dtype = main_dtype(analysis)
+    return " | ".join(_gpu(name, count, device, dtype) for name, (count, device) in kinds.items())
+
+
+def _gpu(name: str, count: int, device: Mapping[str, Any], dtype: str | None) -> str:
+    times = f"{count} x " if count > 1 else ""
+    peak, of = peak_of(device, dtype)
+    bandwidth = device.get("memory_bandwidth_gbps")
+    parts = [f"{times}{name}" if name else f"{times}not known: the capture does not name its GPU (give --gpu)"]
+    if is_known(peak):
+        parts.append(f"{number(peak)} TFLOP/s {of}")
+    if is_known(bandwidth):
+        parts.append(f"{number(bandwidth)} GB/s")
+        if is_known(peak):
+            parts.append(f"ridge {number(float(peak or 0) * 1e3 / float(bandwidth or 1))}")
+    if name and device.get("gpu_source"):
+        parts.append(f"named by {device['gpu_source']}")
+    if device.get("contradiction"):
+        parts.append(str(device["contradiction"]))
+    elif device.get("candidates"):
+        parts.append(f"could also be {', '.join(device['candidates'])}")
+    elif name and not is_known(peak) and device.get("ceiling_reason"):
+        parts.append(str(device["ceiling_reason"]))
+    return ", ".join(parts)
 
 
 def _trust(analysis: Analysis) -> list[Table]:
     trust = analysis.trust
-    parts = [str(trust.get("verdict") or "not known")]
+    verdict = str(trust.get("verdict") or "not known")
+    reasons = [str(r) for r in trust.get("verdict_reasons") or ()]
+    parts = [f"{verdict}: {'; '.join(reasons[:2])}" if reasons else verdict]
     shares = trust.get("gpu_time_by_evidence") or {}
     told = sorted(((v, k) for k, v in shares.items() if is_known(v) and v >= 0.005), reverse=True)
-    if told:
-        parts.append("phases by " + ", ".join(f"{k.replace('_', ' ')} {percent(100 * v)}" for v, k in told[:4]))
+    if told and analysis.summary.get("step_count"):
+        parts.append("phases by " + ", ".join(f"{_evidence(k)} {percent(100 * v)}" for v, k in told[:4]))
     if is_known(trust.get("kernels_per_step")):
         layers = f" ({trust['layers']} layers)" if trust.get("layers") else ""
         parts.append(f"{number(trust['kernels_per_step'])} kernels a step{layers}")
     if is_known(trust.get("devices_present")):
-        parts.append(f"{trust.get('devices_with_kernels')} of {trust['devices_present']} devices")
+        parts.append(f"{trust.get('devices_with_kernels')} of {plural(int(trust['devices_present']), 'device')}")
     if trust.get("node_tracing_inflates_decode"):
         parts.append("node-level graph tracing slows decode")
-    lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if trust.get("verdict") != "good" else ""))]
+    lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if verdict != "good" else ""))]
     contradictions = trust.get("contradictions") or ()
     for item in list(contradictions)[:2]:
         text = item.get("sentence") if isinstance(item, Mapping) else item
@@ -175,32 +222,52 @@ def _trust(analysis: Analysis) -> list[Table]:
     return lines
 
 
+def _evidence(kind: str) -> str:
+    return "nothing" if kind == "none" else kind.replace("_", " ")
+
+
 def _numbers(analysis: Analysis) -> list[Table]:
+    """The six numbers. Those that are not known for one and the same reason share a line."""
     summary = analysis.summary
-    lines = [_line("GPU time", _phase_split(summary))]
-    step = summary.get("decode_step_ms") or {}
-    lines.append(_line("Decode step", _spread(step) or _why(summary, "decode_step_ms")))
-    gap = summary.get("inter_token_gap_ms") or {}
-    lines.append(_line("Token gap", _spread(gap) or _why(summary, "inter_token_gap_ms")))
-    lines.append(_line("Decode MBU", _ratio(summary, "decode_mbu", summary.get("decode_mbu_is_lower_bound"))))
-    lines.append(_line("Prefill MFU", _ratio(summary, "prefill_mfu", None)))
-    lines.append(_line("Stalls", stall_line(summary)))
-    idle = summary.get("gpu_idle_ms")
-    window = summary.get("window_ms")
-    if idle is not None and is_known(idle) and window:
-        lines.append(
-            _line(
-                "Idle",
-                f"{milliseconds(idle)} ({percent(100 * idle / window)} of the window); nvidia-smi would say "
-                f"{percent(summary.get('nvml_utilization_pct'))} busy",
-            )
-        )
-    else:
-        lines.append(_line("Idle", _why(summary, "gpu_idle_ms")))
+    rows: list[tuple[str, Text | str, str]] = [("GPU time", *phase_split(summary))]
+    for label, key in (("Decode step", "decode_step_ms"), ("Token gap", "inter_token_gap_ms")):
+        spread = _spread(summary.get(key) or {})
+        rows.append((label, spread, "" if spread else _reason(summary, key)))
+    rows += [(ratio.label, ratio.text, ratio.why) for ratio in ratios(summary)]
+    rows.append(("Stalls", *stalls_told(summary)))
+    rows.append(("Idle", *idle_told(summary)))
+    shared = {why for _, text, why in rows if not text and [w for _, _, w in rows].count(why) > 1}
+    lines, said = [], set()
+    for label, text, why in rows:
+        if text:
+            lines.append(_line(label, text))
+        elif why not in shared:
+            lines.append(_line(label, f"not known: {why}" if why else "not known"))
+        elif why not in said:
+            said.add(why)
+            names = [name for name, _, other in rows if other == why]
+            lines.append(_line("Not known", f"{_joined(names)}{': ' + why if why else ''}"))
     return lines
 
 
-def _phase_split(summary: Mapping[str, Any]) -> Text:
+def _joined(names: Sequence[str]) -> str:
+    """``decode step, token gap and stalls``; MBU and MFU stay as they are."""
+    low = [name[0].lower() + name[1:] for name in names]
+    return f"{', '.join(low[:-1])} and {low[-1]}"
+
+
+def idle_told(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """(idle time with its share and what nvidia-smi would have shown, '' where not known; why not)."""
+    idle, window = summary.get("gpu_idle_ms"), summary.get("window_ms")
+    if not is_known(idle) or not window:
+        return "", _reason(summary, "gpu_idle_ms")
+    busy = percent(summary.get("nvml_utilization_pct"))
+    share = percent(100 * float(idle or 0) / window)
+    return f"{milliseconds(idle)} ({share} of the window); nvidia-smi would say {busy} busy", ""
+
+
+def phase_split(summary: Mapping[str, Any]) -> tuple[Text, str]:
+    """(share and time of each phase, empty where not known; why not)."""
     text = Text()
     milliseconds_by_phase = summary.get("phase_ms") or {}
     shares = summary.get("phase_pct") or {}
@@ -211,44 +278,74 @@ def _phase_split(summary: Mapping[str, Any]) -> Text:
             text.append("  ")
         text.append(f"{phase} ", style=PHASE_STYLES.get(phase, ""))
         text.append(f"{percent(shares.get(phase))} {milliseconds(ms)}")
-    return text if text else Text(_why(summary, "phase_ms"))
+    return text, "" if text else _reason(summary, "phase_pct")
 
 
 def _spread(values: Mapping[str, Any]) -> str:
     if not values.get("n"):
         return ""
+    if values["n"] == 1:
+        return f"{milliseconds(values['p50'])}  (n = 1)"
     parts = [f"{key} {milliseconds(values[key])}" for key in ("p50", "p95", "p99", "max") if is_known(values.get(key))]
     return f"{'  '.join(parts)}  (n = {values['n']:,})"
 
 
-def _ratio(summary: Mapping[str, Any], name: str, lower_bound: object) -> str:
+@dataclass(frozen=True)
+class RatioTold:
+    """One of the two ratios of the first screen in words; ``text`` is '' where it is not known and ``why`` says why."""
+
+    label: str
+    text: str
+    why: str
+
+
+def ratios(summary: Mapping[str, Any]) -> tuple[RatioTold, RatioTold]:
+    """Decode MBU, and prefill MFU: that of mixed steps where all prompt work sits in them."""
+    only_mixed = bool((summary.get("mixed_step_ms") or {}).get("n")) and not (summary.get("prefill_step_ms") or {}).get(
+        "n"
+    )
+    bound = bool(summary.get("decode_mbu_is_lower_bound"))
+    mfu = ("mixed_mfu", "Mixed MFU") if only_mixed else ("prefill_mfu", "Prefill MFU")
+    return _ratio(summary, "decode_mbu", "Decode MBU", bound=bound), _ratio(summary, *mfu, bound=False)
+
+
+def _ratio(summary: Mapping[str, Any], name: str, label: str, *, bound: bool) -> RatioTold:
     kernel, wall = summary.get(f"{name}_kernel_pct"), summary.get(f"{name}_wall_pct")
-    if not is_known(kernel) and not is_known(wall):
-        return _why(summary, f"{name}_kernel_pct")
-    bound = bool(lower_bound)
-    text = f"{percent(kernel, at_least=bound)} of peak (kernel time), {percent(wall, at_least=bound)} (wall)"
-    return text + (", weights only" if bound else "")
+    if not is_known(kernel):
+        return RatioTold(label, "", _reason(summary, f"{name}_kernel_pct"))
+    text = f"{percent(kernel, at_least=bound)} of peak (kernel time)"
+    if is_known(wall):
+        text += f", {percent(wall, at_least=bound)} (wall)"
+    return RatioTold(label, text + (", weights only" if bound else ""), "")
+
+
+def stalls_told(summary: Mapping[str, Any]) -> tuple[str, str]:
+    """(the stalls in one line, '' where not known; why not). People read episodes."""
+    count, ms = summary.get("stall_count"), summary.get("stall_ms")
+    if not is_known(count):
+        return "", _reason(summary, "stall_count")
+    if not count:
+        return "none: no decoding request waited for a prefill", ""
+    stalls = plural(int(count or 0), "stall")
+    if not is_known(ms):
+        return f"{stalls}; their length is not known: {_reason(summary, 'stall_ms')}", ""
+    bound = bool(summary.get("stall_ms_is_lower_bound"))
+    longest = summary.get("stall_episode_max_ms")
+    text = (
+        f"{milliseconds(ms, at_least=bound)} ({percent(summary.get('stall_pct_of_window'), at_least=bound)} of window) in "
+        f"{plural(int(summary.get('stall_episode_count') or 0), 'episode')} of {stalls}"
+    )
+    return text + f", longest {milliseconds(longest if is_known(longest) else summary.get('stall_max_ms'))}", ""
 
 
 def stall_line(summary: Mapping[str, Any]) -> str:
-    """The stalls in one line; people read episodes."""
-    count = summary.get("stall_count")
-    if not is_known(count):
-        return _why(summary, "stall_count")
-    if not count:
-        return "none: no decoding request waited for a prefill"
-    episodes = int(summary.get("stall_episode_count") or 0)
-    text = (
-        f"{milliseconds(summary.get('stall_ms'))} ({percent(summary.get('stall_pct_of_window'))}) in "
-        f"{plural(episodes, 'episode')} of {plural(int(count or 0), 'stall')}"
-    )
-    longest = summary.get("stall_episode_max_ms")
-    return text + f"; longest {milliseconds(longest if is_known(longest) else summary.get('stall_max_ms'))}"
+    """The stalls in one line, or why they are not known."""
+    text, why = stalls_told(summary)
+    return text or (f"not known: {why}" if why else "not known")
 
 
-def _why(summary: Mapping[str, Any], key: str) -> str:
-    reason = reason_for(summary, key)
-    return f"not known: {reason}" if reason else "not known"
+def _reason(summary: Mapping[str, Any], key: str) -> str:
+    return reason_for(summary, key)
 
 
 def _strip(analysis: Analysis, width: int) -> list[Any]:
@@ -266,7 +363,8 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
     text = Text()
     for phase in letters:
         text.append(PHASE_LETTERS.get(phase, "."), style=PHASE_STYLES.get(phase, "dim"))
-    lines: list[Any] = [_line("Steps", text)]
+    groups = steps["group"].n_unique()
+    lines: list[Any] = [_line("Steps" if groups == 1 else f"Steps 1 of {groups}", text)]
     if len(analysis.stalls):
         marks = np.full(cells, " ", dtype=object)
         own = analysis.stalls.filter(pl.col("group") == first["group"][0])
@@ -276,8 +374,8 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
             high = int((b - start) * cells // span)
             marks[max(low, 0) : min(max(high, low + 1), cells)] = "^"
         told = "".join(marks).rstrip()
-        legend = "  ^ decode stalled"
-        lines.append(_line("", Text(told + legend if len(told + legend) < cells else told)))
+        if told:
+            lines.append(_line("  ^ stalled", Text(told)))
     return lines
 
 
@@ -309,43 +407,56 @@ def _covered(at: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], ends: np.nd
     return passed(starts) - passed(ends)
 
 
-def _top_kernels(analysis: Analysis, width: int) -> list[Any]:
+_COLUMNS = ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound")
+
+
+def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[Any]:
     table = analysis.kernel_table
-    totals = table.group_by("phase").agg(pl.col("total_ms").sum()).sort("total_ms", descending=True)
+    totals = table.group_by("phase").agg(pl.col("total_ms").sum()).sort("total_ms", "phase", descending=[True, False])
     present = [p for p in totals["phase"].to_list() if p in ("decode", "prefill", "mixed")]
     phases = present[:2] or totals["phase"].to_list()[:1]
     if not phases:
         return []
+    counts = most if len(phases) > 1 else (sum(most) + 1,)
+    rows = [row for phase, count in zip(phases, counts, strict=True) for row in _heaviest(table, phase, count)]
+    cells = [_cells_of(row, share) for row, share in rows]
+    # a column without any number only takes the names' room
+    shown = [i for i in range(len(_COLUMNS)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
+    widths = [max(len(text) for text in (_COLUMNS[i], *(cell[i] for cell in cells))) for i in shown]
+    room = max(12, width - sum(widths) - 2 * len(widths) - 2)
+    names = distinct_names([plain(r["short_name"] or r["name"]) for r, _ in rows], [r["name"] for r, _ in rows], room)
     grid = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False, header_style="dim", width=width)
     grid.add_column(Text("Top kernels", style="bold"), no_wrap=True, ratio=1)
-    for title in ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound"):
-        grid.add_column(title, justify="left" if title == "bound" else "right", no_wrap=True)
-    for phase, count in zip(phases, (_TOP, _TOP - 1) if len(phases) > 1 else (2 * _TOP,), strict=True):
-        _add_kernels(grid, table.filter(pl.col("phase") == phase), phase, count)
-    return [Text(""), grid]
+    for i in shown:
+        grid.add_column(_COLUMNS[i], justify="left" if _COLUMNS[i] == "bound" else "right", no_wrap=True)
+    for (row, _), name, cell in zip(rows, names, cells, strict=True):
+        phase = str(row["phase"])
+        told = Text(f"{PHASE_LETTERS.get(phase, ' ')} ", style=PHASE_STYLES.get(phase, ""))
+        told.append(plain(name), style="default")
+        grid.add_row(told, *(cell[i] for i in shown))
+    return [grid]
 
 
-def _add_kernels(grid: Table, rows: pl.DataFrame, phase: str, count: int) -> None:
-    total = float(rows["total_ms"].sum() or 0.0)
-    for row in rows.sort("total_ms", "name", descending=[True, False]).head(count).iter_rows(named=True):
-        name = Text(f"{PHASE_LETTERS.get(phase, ' ')} ", style=PHASE_STYLES.get(phase, ""))
-        name.append(plain(shorten(row["short_name"] or row["name"], 60)), style="default")
-        grid.add_row(
-            name,
-            number(row["count_per_step"]) if is_known(row["count_per_step"]) else "-",
-            number(row["median_us"]) if is_known(row["median_us"]) else "-",
-            percent(100 * row["total_ms"] / total) if total else "-",
-            number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "-",
-            *(percent(row[k]) if is_known(row[k]) else "-" for k in ("mfu_pct", "mbu_pct")),
-            row["bound"] or "-",
-        )
+def _heaviest(table: pl.DataFrame, phase: str, count: int) -> list[tuple[dict[str, Any], float | None]]:
+    """The heaviest rows of a phase, each with its share of the phase's kernel time, %."""
+    own = table.filter(pl.col("phase") == phase).sort("total_ms", "name", descending=[True, False])
+    total = float(own["total_ms"].sum() or 0.0)
+    return [(row, 100 * row["total_ms"] / total if total else None) for row in own.head(count).iter_rows(named=True)]
 
 
-def _findings(analysis: Analysis) -> list[Any]:
-    lines: list[Any] = []
-    for order, finding in enumerate(analysis.findings[:_FINDINGS], start=1):
-        lines.append(_line(f"Finding {order}", plain(finding.sentence)))
-    return [Text(""), *lines] if lines else []
+def _cells_of(row: Mapping[str, Any], share: float | None) -> tuple[str, ...]:
+    def told(key: str, show: Callable[[Any], str]) -> str:
+        return show(row[key]) if is_known(row[key]) else "-"
+
+    return (
+        told("count_per_step", number), told("median_us", number), percent(share) if share is not None else "-",
+        told("arithmetic_intensity", number), told("mfu_pct", percent), told("mbu_pct", percent), str(row["bound"] or "-"),
+    )  # fmt: skip
+
+
+def _findings(analysis: Analysis, count: int) -> list[Any]:
+    told = analysis.findings[:count]
+    return [_line(f"Finding {order}", plain(finding.sentence)) for order, finding in enumerate(told, start=1)]
 
 
 def _undetermined(analysis: Analysis) -> list[Any]:
@@ -353,7 +464,7 @@ def _undetermined(analysis: Analysis) -> list[Any]:
     gaps = analysis.trace.gaps_in_evidence
     for gap in gaps[:1]:
         more = f" ({len(gaps) - 1} more in the report)" if len(gaps) > 1 else ""
-        lines.append(_line("Not known", plain(f"{gap.what}: {gap.consequence}{more}")))
+        lines.append(_line("Not recorded", plain(f"{gap.what}: {gap.consequence}{more}")))
     recapture = next((g.recapture for g in gaps if g.recapture), "")
     if recapture:
         lines.append(_line("Recapture", plain(recapture)))

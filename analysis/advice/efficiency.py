@@ -27,7 +27,8 @@ RATIOS = (
 def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str, str]) -> dict[str, Any]:
     """MBU of pure decode steps and MFU of prefill and of mixed steps, over kernel time and over wall time, %.
 
-    Wall time of a decode step is the time since the decode-bearing step just before it ended; of the others their span.
+    Wall time of a decode step is the time since the decode-bearing step before it ended, where no prefill step lies
+    between; of the others their span.
     """
     chosen = pl.concat([_wall_times(found.steps, g) for g in groups])
     numbers: dict[str, Any] = {}
@@ -46,7 +47,7 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
                 weighted = timed[column].cast(pl.Float64).to_numpy() * timed["busy_ns"].to_numpy()
                 numbers[key] = float(weighted.sum() / timed[time_column].to_numpy().sum())
             elif known.height:
-                reasons[key] = f"no {phase} step directly follows a decode-bearing one"
+                reasons[key] = f"no {phase} step follows a decode-bearing one without a prefill between"
             else:
                 reasons[key] = why
         if known.height and known.height < steps.height:
@@ -63,7 +64,8 @@ def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
     """The group's usable steps, one row per device, with ``wall_ns`` (0 = none)."""
     wall = np.where(group.is_prefill | group.is_mixed, group.end_ns - group.start_ns, 0)
     chain = chain_decode_steps(group)
-    direct = (chain.closing == chain.before + 1) & group.is_decode[chain.closing]
+    # draft steps of speculation may lie between: they are part of the wait for the next token, a prefill is not
+    direct = (chain.prefill_between == 0) & group.is_decode[chain.closing]
     wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
     walls = pl.DataFrame({"index": pl.Series(group.index, dtype=pl.Int32), "wall_ns": pl.Series(wall, dtype=pl.Int64)})
     return steps.filter(pl.col("group") == group.group).join(walls, on="index", how="inner")

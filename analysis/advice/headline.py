@@ -21,6 +21,9 @@ def headline_of(found: SummaryInput, summary: Mapping[str, Any], status: str, re
     if status == "could_not_look":
         return f"Could not look: {reasons[0]}." if reasons else "Could not look."
     gpu = _gpu(found)
+    if not found.trace.capture.has_timeline:
+        ran = f"{count(summary['kernel_count'], 'kernel')} took {duration(summary['gpu_busy_ms'])} of {gpu}"
+        return f"{ran}; without their times there are no steps, idle time or stalls."
     if not found.autoregressive:
         busy = summary["nvml_utilization_pct"]
         share = (

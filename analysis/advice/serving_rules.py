@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from ..result import Finding
@@ -110,43 +111,49 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     found = evidence.found
     ridge = ridge_batch(found.ceilings, found.model)
     steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded") & ~pl.col("partial"))
-    batches = steps["decode_requests"].drop_nulls()
-    if ridge is None or batches.len() < KNOWN_BATCHES * max(steps.height, 1) or not batches.len():
+    # Rows of the GEMMs: with speculation a request brings several tokens.
+    rows = pl.coalesce("decode_tokens", "decode_requests")
+    known = steps.select("decode_requests", rows.alias("rows")).drop_nulls("decode_requests")
+    if ridge is None or known.height < KNOWN_BATCHES * max(steps.height, 1) or known.is_empty():
         return None
     if evidence.decode_ms < SMALL_BATCH_DECODE_PCT / 100 * evidence.busy_ms:
         return None
-    batch = float(batches.cast(pl.Float64).median() or 0.0)  # type: ignore[arg-type]
-    if batch >= SMALL_BATCH * ridge:
+    batch = float(np.median(known["decode_requests"].to_numpy()))
+    tokens = float(np.median(known["rows"].to_numpy()))
+    if tokens >= SMALL_BATCH * ridge:
         return None
-    rows = evidence.what_if.get("batches") or []
+    of_each = f" ({count(tokens, 'token')})" if tokens > batch else ""
+    predicted = evidence.what_if.get("batches") or []
     recoverable = None
     lever = "more requests per device (higher admission limits, fewer replicas)"
-    if len(rows) > 1 and rows[0]["step_ms"]:
+    if len(predicted) > 1 and predicted[0]["step_ms"]:
         # The same tokens from half as many steps of the predicted length.
-        recoverable = max(0.0, evidence.decode_ms * (1 - rows[1]["step_ms"] / (2 * rows[0]["step_ms"])))
+        recoverable = max(0.0, evidence.decode_ms * (1 - predicted[1]["step_ms"] / (2 * predicted[0]["step_ms"])))
         lever += (
-            f": twice the batch is predicted to give {significant(rows[1]['tokens_per_s'])} instead of "
-            f"{significant(rows[0]['tokens_per_s'])} tokens/s"
+            f": twice the batch is predicted to give {significant(predicted[1]['tokens_per_s'])} instead of "
+            f"{significant(predicted[0]['tokens_per_s'])} tokens/s"
         )
     return Finding(
         id="small_decode_batch",
-        sentence=f"Decode runs {count(batch, 'request')} a step, {percent(100 * batch / ridge)} of the ridge batch of "
+        sentence=f"Decode runs {count(batch, 'request')}{of_each} a step, {percent(100 * tokens / ridge)} of the ridge batch of "
         f"{ridge:.0f}: each step reads all weights for few tokens",
         recoverable_ms=recoverable,
-        evidence={"decode_batch_p50": batch, "ridge_batch": ridge, "decode_ms": evidence.decode_ms},
+        evidence={
+            "decode_batch_p50": batch,
+            "decode_tokens_p50": tokens,
+            "ridge_batch": ridge,
+            "decode_ms": evidence.decode_ms,
+        },
         lever=lever,
     )
 
 
 def padded_graphs(evidence: Evidence) -> Finding | None:
-    """Decode graphs larger than the batch they serve."""
-    graphs, ridge = evidence.found.graphs, ridge_batch(evidence.found.ceilings, evidence.found.model)
-    if graphs is None or graphs.is_empty() or ridge is None:
+    """Decode graphs larger than the batch they serve, where the padding costs time."""
+    graphs = evidence.found.graphs
+    if graphs is None or graphs.is_empty():
         return None
-    # Below the ridge a padded row costs next to nothing (the weights are read anyway): only rows beyond it count.
-    beyond = (pl.col("batch") - pl.max_horizontal("real_batch_median", pl.lit(ridge))).clip(lower_bound=0.0)
-    costly = pl.col("padding_ms") * beyond / (pl.col("batch") - pl.col("real_batch_median"))
-    padded = graphs.filter(pl.col("batch") > pl.col("real_batch_median")).with_columns(costly.alias("padding_ms"))
+    padded = graphs.filter(pl.col("batch") > pl.col("real_batch_median"))
     padded = padded.filter(pl.col("padding_ms") > 0)
     ms = float(padded["padding_ms"].to_numpy().sum()) / evidence.device_count
     if padded.is_empty() or ms < PADDING_PCT / 100 * evidence.busy_ms:
@@ -154,7 +161,7 @@ def padded_graphs(evidence: Evidence) -> Finding | None:
     worst = padded.sort("padding_ms", "graph_id", descending=[True, False]).row(0, named=True)
     return Finding(
         id="padded_graphs",
-        sentence=f"Padded rows of decode graphs take {duration(ms)}: the graph of {worst['batch']} rows served a median of "
+        sentence=f"Padded rows of decode graphs cost {duration(ms)}: the graph of {worst['batch']} rows served a median of "
         f"{significant(worst['real_batch_median'])} requests",
         recoverable_ms=ms,
         evidence={"padding_ms": ms, "graph_id": worst["graph_id"], "batch": worst["batch"]}

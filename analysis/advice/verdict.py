@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...ingest.trace import Trace
-from ..time.accounting import LOST, TimeResult
+from ..time.accounting import LOST, NO_TIMES, TimeResult
 
 if TYPE_CHECKING:
     from ..summary import SummaryInput
@@ -21,6 +21,8 @@ REJECTED_CARE = 0.001
 EMPTY_STEPS_UNRELIABLE = 0.5
 ONE_KERNEL_UNRELIABLE = 0.9
 FEW_STEPS = 10
+#: The numbers the tool exists for, as a reason names them.
+IN_WORDS = {"decode_mbu_kernel_pct": "decode MBU", "prefill_mfu_kernel_pct": "prefill MFU", "stall_ms": "stall time"}
 
 
 def merge_trust(
@@ -88,8 +90,8 @@ def _cut_steps(steps: pl.DataFrame, time: TimeResult) -> int:
 
 
 def _largest_kernel_share(kernels: pl.DataFrame, time: TimeResult) -> float | None:
-    """Length of the longest single kernel as a share of the window."""
-    if kernels.is_empty() or not time.window_ns:
+    """Length of the longest single kernel as a share of the window; None without times (launches profiled one by one)."""
+    if kernels.is_empty() or not time.window_ns or time.no_idle_reason == NO_TIMES:
         return None
     longest = kernels.filter("in_window").select((pl.col("end_ns") - pl.col("start_ns")).max()).item()
     return None if longest is None else min(1.0, longest / time.window_ns)
@@ -177,9 +179,9 @@ def judge_status(
             return "could_not_look", tuple(dict.fromkeys(reasons))
     if not found.autoregressive and not any("autoregressive" in r for r in reasons):
         reasons.append("no autoregressive phases found")
-    for key in ("decode_mbu_kernel_pct", "prefill_mfu_kernel_pct", "stall_ms"):
+    for key, words in IN_WORDS.items():
         why = summary["reasons"].get(key)
         # A phase that did not run leaves nothing unanswered.
         if found.autoregressive and why and not why.startswith("there is no ") and why not in reasons:
-            reasons.append(f"{key}: {why}")
+            reasons.append(f"{words} not known: {why}")
     return ("partial" if reasons else "ok"), tuple(dict.fromkeys(reasons))

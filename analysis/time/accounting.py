@@ -22,6 +22,7 @@ from .intervals import Intervals, merge, union, union_length_by_key
 
 OPAQUE = "graph replays are opaque: the kernels inside are not recorded, so idle time cannot be told from work"
 LOST = "graph replays left no kernel records: busy time is too low and idle time cannot be told from work"
+NO_TIMES = "the input holds durations but no times"
 LOST_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
 
 
@@ -33,7 +34,8 @@ class AccountingError(AssertionError):
 class DeviceTime:
     """The time account of one device over the window, all in ns.
 
-    ``idle_ns`` and ``idle_ns_by_cause`` are None where graph replays are opaque (``reason`` says so).
+    ``idle_ns`` and ``idle_ns_by_cause`` are None where graph replays are opaque or the input has no times (``reason``
+    says so).
     ``kernel_time_sum_ns`` is the sum of durations, which exceeds ``busy_ns`` by overlap; ``same_stream_overlap_ns`` is
     the part of it within single streams (programmatic dependent launch).
     """
@@ -74,6 +76,7 @@ class TimeResult:
     timelines: Mapping[int, DeviceTimeline]  # by device_index
     opaque_graphs: bool
     opaque_reason: str | None = None
+    no_idle_reason: str | None = None  # why idle time is not known: opaque graphs, or an input without times
 
     @property
     def window_ns(self) -> int:
@@ -83,7 +86,11 @@ class TimeResult:
     def longest_idle(self, count: int = 100) -> pl.DataFrame:
         """The ``count`` longest idle intervals in time order (IDLE schema): what the JSON lists."""
         length = pl.col("end_ns") - pl.col("start_ns")
-        longest = self.idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
+        idle = self.idle
+        if idle.height > count:  # only those as long as the last one shown need sorting
+            longest_ns = idle.select(length.alias("ns")).to_series().to_numpy()
+            idle = idle.filter(length >= int(np.partition(longest_ns, -count)[-count]))
+        longest = idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
         return longest.sort("start_ns", "device_index").select(list(IDLE))
 
 
@@ -107,6 +114,7 @@ def account_time(
         raise ValueError(f"window ends before it starts: {window_start_ns} .. {window_end_ns}")
     window = (window_start_ns, window_end_ns)
     opaque_reason = LOST if _lost_replays(trace, kernels) else OPAQUE if opaque_graphs else None
+    no_idle = opaque_reason if trace.capture.has_timeline else NO_TIMES
     context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
     columns = {d: _device_kernels(kernels, d) for d in kernels["device_index"].unique().to_list()}
     graphs = {d: _graph_rows(trace, steps, d) for d in trace.graph_launches["device_index"].unique().to_list()}
@@ -120,11 +128,11 @@ def account_time(
     for d, sets in phase_sets.items():
         copy_only = _copies(trace, d, window).subtract(busy[d])
         idle = None
-        if opaque_reason is None:
+        if no_idle is None:
             free = merge([busy[d], copy_only]).complement(*window)
             idle = find_idle(context, trace, columns.get(d), d, free, busy)
         timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle, window)
-        devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, opaque_reason))
+        devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, no_idle))
     return TimeResult(
         window_start_ns,
         window_end_ns,
@@ -133,12 +141,13 @@ def account_time(
         timelines,
         opaque_reason is not None,
         opaque_reason,
+        no_idle,
     )
 
 
 def _lost_replays(trace: Trace, kernels: pl.DataFrame) -> bool:
     """Whether graphs were launched whose kernels (and whole-graph rows) the profiler did not record."""
-    is_graph = (trace.launches["kind"].cast(pl.String) == "graph").to_numpy()
+    is_graph = (trace.launches["kind"] == "graph").to_numpy()
     if not is_graph.any():
         return False
     used = np.zeros(len(is_graph) + 1, dtype=bool)  # the last entry takes kernels without a launch

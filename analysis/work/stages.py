@@ -97,7 +97,9 @@ def fill(
     phases: PhaseResult, work: KernelWork, kv: KvLengths, ceilings: Sequence[Any]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Steps and kernels with their work columns."""
-    steps, refused = step_rows.fill_step_work(fill_steps(phases.steps, kv), work, ceilings)
+    steps, refused = step_rows.fill_step_work(
+        fill_steps(phases.steps, kv), work, ceilings, incomplete=step_rows.opaque_steps(phases)
+    )
     if refused:
         work.contradictions.append(
             f"{refused} step ratios above 100% refused: check model, tensor-parallel size, data types and GPU"

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..phases import PhaseResult
 from . import ratios
 from .assign import KernelWork
 from .layer_orders import PLACE_CODE
@@ -17,11 +18,14 @@ from .tables import boost_pct
 Floats = npt.NDArray[np.float64]
 
 
-def fill_step_work(steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[Any]) -> tuple[pl.DataFrame, int]:
+def fill_step_work(
+    steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[Any], *, incomplete: npt.NDArray[np.bool_] | None = None
+) -> tuple[pl.DataFrame, int]:
     """``steps`` with their work columns, and how many ratios were refused.
 
     ``flop`` is null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where ``bytes_kv`` is null (the
-    weights are known, the KV lengths are not).
+    weights are known, the KV lengths are not). Steps that are ``incomplete`` (most of their kernels are not in the
+    capture) have no work at all: the few recorded kernels would pass for the whole step.
     """
     n = steps.height
     inside = work.step >= 0
@@ -67,8 +71,21 @@ def fill_step_work(steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[Any
         "mfu_pct": mfu,
         "mbu_pct": mbu,
     }
+    if incomplete is not None:
+        columns = {name: np.where(incomplete, np.nan, values) for name, values in columns.items()}
     filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
     return steps.with_columns(filled), refused
+
+
+def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:
+    """Steps whose kernels lie in graph replays that left one row or none; None where the capture has them all."""
+    if not phases.opaque_graphs:
+        return None
+    without_nodes = phases.graphs.filter(pl.col("nodes").is_null())["graph_id"].unique()
+    few = pl.col("kernel_count") < (phases.layers or 0)
+    replayed = pl.col("graph_id").is_in(without_nodes.implode()).fill_null(False)
+    found: npt.NDArray[np.bool_] = phases.steps.select((replayed | few).alias("opaque"))["opaque"].to_numpy()
+    return found
 
 
 def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, Floats]:

@@ -23,7 +23,7 @@ from .worker import Task
 _POLL_SECONDS = 0.2
 _MEMORY_SHARE = 0.85  # of what is available when the batch starts
 _SMALLEST_LIMIT = 1 << 30
-_PRELOAD = ["trace_analyze.reports.archive.worker", "trace_analyze.reports.single", "polars", "numpy"]
+_PRELOAD = ["trace_analyze.reports.archive.preload", "trace_analyze.reports.archive.worker"]
 
 Row = dict[str, Any]
 

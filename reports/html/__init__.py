@@ -34,7 +34,7 @@ def render_html(analysis: Analysis) -> str:
     """The report of ``analysis`` as one HTML document."""
     from ... import __version__
     from .. import format as fmt
-    from ..timeline import TIMELESS, timeline_payload
+    from ..timeline import timeline_payload
     from . import bundle, first_screen, identity
     from .mapping import grouped
     from .picture import picture
@@ -74,7 +74,7 @@ def render_html(analysis: Analysis) -> str:
             sections=below,
             payload=packed(tables),
             timeline=timeline,
-            timeless=analysis.trace.capture.format in TIMELESS,
+            timeless=not analysis.trace.capture.has_timeline,
         )
     )
 

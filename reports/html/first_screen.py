@@ -14,9 +14,9 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
-from ..timeline import TIMELESS
+from ..ceilings import main_dtype, peak_of
 from . import operands
-from .identity import main_dtype, peak_of, short_source
+from .identity import short_source
 from .tables import Column, Table, names, numbers, texts
 
 PHASE_ORDER = ("prefill", "decode", "mixed", "other", "unknown")
@@ -180,8 +180,6 @@ def _stalls(analysis: Analysis) -> Headline:
 
 def _idle(analysis: Analysis) -> Headline:
     summary = analysis.summary
-    if analysis.trace.capture.format in TIMELESS:
-        return Headline("idle", "Device idle", fmt.NOT_KNOWN, "", "the input holds durations but no times", known=False)
     idle = summary.get("gpu_idle_ms")
     known = fmt.is_known(idle)
     nvml = summary.get("nvml_utilization_pct")

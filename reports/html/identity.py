@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import polars as pl
-
 from ...analysis.result import Analysis
 from .. import format as fmt
+from ..ceilings import main_dtype, peak_of
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,12 @@ def identity(analysis: Analysis) -> list[Fact]:
     capture, summary = analysis.trace.capture, analysis.summary
     facts = [*_gpu_facts(analysis), *_model_facts(analysis)]
     steps = summary.get("step_count")
-    window = f"{fmt.milliseconds(summary.get('window_ms'))} of {fmt.milliseconds(summary.get('capture_ms'))}"
-    facts.append(Fact("Window", window, f"{fmt.plural(steps, 'step')}" if steps else "no steps found"))
+    if capture.has_timeline:
+        window = f"{fmt.milliseconds(summary.get('window_ms'))} of {fmt.milliseconds(summary.get('capture_ms'))}"
+        facts.append(Fact("Window", window, f"{fmt.plural(steps, 'step')}" if steps else "no steps found"))
+    else:
+        measured = f"{fmt.milliseconds(summary.get('gpu_busy_ms'))} in {fmt.plural(summary['kernel_count'], 'kernel')}"
+        facts.append(Fact("Measured", measured, "durations without times"))
     if capture.session_start_utc_ns:
         moment = datetime.datetime.fromtimestamp(capture.session_start_utc_ns / 1e9, tz=datetime.UTC)
         facts.append(Fact("Captured", f"{moment:%Y-%m-%d %H:%M} UTC"))
@@ -68,22 +71,6 @@ def ceilings_text(device: Mapping[str, Any], dtype: str | None) -> str:
     if fmt.is_known(bandwidth):
         parts.append(f"{fmt.number(bandwidth)} GB/s")
     return ", ".join(parts) or fmt.NOT_KNOWN
-
-
-def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None, str]:
-    """(TFLOP/s, data type) that the run's work is held against; (None, '') where no peak is known."""
-    peaks = {k: v for k, v in (device.get("peak_tflops") or {}).items() if fmt.is_known(v)}
-    if dtype in peaks:
-        return peaks[dtype], str(dtype)
-    name = next((d for d in ("bf16", "fp16", "fp8", "tf32", "fp32") if d in peaks), next(iter(peaks), ""))
-    return peaks.get(name), name
-
-
-def main_dtype(analysis: Analysis) -> str | None:
-    """The data type most kernel time computes in; None where no kernel names one."""
-    known = analysis.kernel_table.filter(pl.col("dtype").is_not_null() & (pl.col("dtype") != ""))
-    by_type = known.group_by("dtype").agg(pl.col("total_ms").sum()).sort("total_ms", "dtype", descending=[True, False])
-    return None if by_type.is_empty() else str(by_type["dtype"][0])
 
 
 def short_source(source: Any) -> str:

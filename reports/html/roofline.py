@@ -14,6 +14,7 @@ from typing import Any
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from ..ceilings import ceilings_in_use, ridge_of
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 738, 22, 370
 LARGEST = 17  # radius of the point that took the most time
@@ -48,7 +49,7 @@ def roofline(analysis: Analysis) -> dict[str, Any] | None:
     """What the template draws; None where the analysis has no point with known work."""
     data = analysis.roofline
     points = [p for p in data.get("points") or () if _drawable(p)]
-    ceilings = _distinct(_in_use(data.get("ceilings") or (), analysis))
+    ceilings = ceilings_in_use(analysis)
     if not points or not ceilings:
         return None
     x, y = _axes(points, ceilings)
@@ -71,26 +72,8 @@ def _drawable(point: Mapping[str, Any]) -> bool:
     return all(fmt.is_known(v) and v > 0 for v in values)  # type: ignore[operator]
 
 
-def _in_use(ceilings: Sequence[Mapping[str, Any]], analysis: Analysis) -> Sequence[Mapping[str, Any]]:
-    """The ceilings of the data types that kernels of this run compute in; all where none is named."""
-    used = set(analysis.kernel_table["dtype"].drop_nulls().to_list())
-    return [c for c in ceilings if c.get("dtype") in used] or ceilings
-
-
-def _distinct(ceilings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Ceilings once per peak and bandwidth, the highest peak first; data types that share one share its label."""
-    by_values: dict[tuple[float, float], dict[str, Any]] = {}
-    for c in ceilings:
-        peak, bandwidth = c.get("peak_tflops"), c.get("bandwidth_gbps")
-        if fmt.is_known(peak) and fmt.is_known(bandwidth) and peak > 0 and bandwidth > 0:  # type: ignore[operator]
-            kept = by_values.setdefault((peak, bandwidth), {**c, "dtypes": []})  # type: ignore[arg-type]
-            if c.get("dtype") not in kept["dtypes"]:
-                kept["dtypes"].append(c.get("dtype"))
-    return sorted(by_values.values(), key=lambda c: -c["peak_tflops"])
-
-
 def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, Any]]) -> tuple[Axis, Axis]:
-    intensities = [p["arithmetic_intensity"] for p in points] + [_ridge(c) * 3 for c in ceilings] + [1.0]
+    intensities = [p["arithmetic_intensity"] for p in points] + [ridge_of(c) * 3 for c in ceilings] + [1.0]
     rates = [p["tflops"] for p in points] + [c["peak_tflops"] * 1.4 for c in ceilings]
     low = [math.log10(min(v)) - 0.25 for v in (intensities, rates)]
     high = [math.log10(max(v)) + 0.2 for v in (intensities, rates)]
@@ -98,13 +81,8 @@ def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, A
     return Axis(floor[0], high[0], LEFT, RIGHT), Axis(floor[1], high[1], BOTTOM, TOP)
 
 
-def _ridge(ceiling: Mapping[str, Any]) -> float:
-    given = ceiling.get("ridge")
-    return float(given if fmt.is_known(given) else ceiling["peak_tflops"] * 1e3 / ceiling["bandwidth_gbps"])  # type: ignore[arg-type]
-
-
 def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[str, Any]:
-    ridge, peak, bandwidth = _ridge(ceiling), ceiling["peak_tflops"], ceiling["bandwidth_gbps"]
+    ridge, peak, bandwidth = ridge_of(ceiling), ceiling["peak_tflops"], ceiling["bandwidth_gbps"]
     # the slope starts where it enters the frame, from the left or from below
     start = max(10**x.low, 10**y.low * 1e3 / bandwidth)
     label = start * (ridge / start) ** 0.45

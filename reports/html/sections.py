@@ -10,8 +10,9 @@ import polars as pl
 
 from ...analysis.result import Analysis
 from .. import format as fmt
+from ..ceilings import main_dtype
 from .first_screen import ratio_column
-from .identity import ceilings_text, main_dtype
+from .identity import ceilings_text
 from .mapping import Fact, facts_of, table_of, tables_of
 from .section import Section
 from .tables import MAX_NAME, Table, minor, names, numbers, si, texts, within_budget

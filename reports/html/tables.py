@@ -114,8 +114,8 @@ def texts(key: str, label: str, values: Sequence[Any], *, kind: str = "text", he
 
 
 def names(key: str, label: str, short: Sequence[str], full: Sequence[str], *, limit: int = 60) -> Column:
-    """A column of kernel names: the readable name cut to ``limit``, the whole one on hover."""
-    text = [fmt.shorten(s or f, limit) for s, f in zip(short, full, strict=True)]
+    """A column of kernel names: the readable name cut to ``limit`` and told apart, the whole one on hover."""
+    text = fmt.distinct_names(short, full, limit)
     return Column(key, label, "", "name", text, title=[fmt.shorten(f, MAX_NAME) for f in full])
 
 

@@ -22,8 +22,6 @@ COLUMNS = (
     *("start_ns", "end_ns", "device_index", "process", "context", "stream", "name_id", "op_class", "phase", "evidence"),
     *("grid_x", "grid_y", "grid_z", "block_x", "flop", "bytes", "work_source", "mfu_pct", "mbu_pct", "in_window"),
 )
-# inputs that hold durations but no times: their readers lay the kernels end to end
-TIMELESS = frozenset({"ncu_csv", "ncu_rep", "nsys_stats_summary"})
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> Ti
     kernels = analysis.kernels.select(COLUMNS)
     inside = kernels["in_window"]
     kernels = kernels if inside.all() else kernels.filter(inside)
-    if kernels.is_empty() or analysis.trace.capture.format in TIMELESS:
+    if kernels.is_empty() or not analysis.trace.capture.has_timeline:
         return None
     window = _window(analysis, kernels)
     payload = _payload(analysis, kernels, window, budget)

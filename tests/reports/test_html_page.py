@@ -276,9 +276,13 @@ def test_stalls_of_unknown_length_are_kept_and_said(pages):
 def test_input_without_times_has_no_timeline_and_no_idle_time(pages):
     analysis, _ = pages("no_phases")
     capture = replace(analysis.trace.capture, format="nsys_stats_summary")
-    text = words(render_html(replace(analysis, trace=replace(analysis.trace, capture=capture))))
+    unknown = dict.fromkeys(("gpu_idle_ms", "window_ms", "nvml_utilization_pct"))
+    why = dict.fromkeys(unknown, "the input holds durations but no times")
+    summary = {**analysis.summary, **unknown, "reasons": {**(analysis.summary.get("reasons") or {}), **why}}
+    text = words(render_html(replace(analysis, summary=summary, trace=replace(analysis.trace, capture=capture))))
     assert "This input holds durations but no times" in text
     assert "Device idle not known the input holds durations but no times" in text
+    assert "durations without times" in text
 
 
 def test_reasons_read_as_words(pages):

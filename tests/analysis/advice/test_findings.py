@@ -122,10 +122,18 @@ def test_padded_graphs():
     assert finding.recoverable_ms == 45
     assert "graph of 512 rows served a median of 300 requests" in finding.sentence
     assert findings_of(calm(), graphs=graphs.with_columns(padding_ms=0.5)) == {}
-    # up to the ridge batch of 153 the weights are read anyway: of 212 padded rows, 71 lie beyond it
-    some = findings_of(calm(), graphs=graphs.with_columns(batch=pl.lit(224), real_batch_median=12.0))
-    assert some["padded_graphs"].recoverable_ms == pytest.approx(45 * (224 - 153.0) / 212, rel=1e-3)
-    assert findings_of(calm(), graphs=graphs.with_columns(batch=pl.lit(128), real_batch_median=70.0)) == {}
+    full = graphs.with_columns(real_batch_median=pl.lit(512.0))  # a size that fits is no finding
+    assert findings_of(calm(), graphs=full) == {}
+    unknown = graphs.with_columns(padding_ms=pl.lit(None, dtype=pl.Float64))
+    assert findings_of(calm(), graphs=unknown) == {}
+
+
+def test_a_speculating_batch_is_measured_by_its_tokens():
+    drafted = HandRun().step("decode", 10, times=40, decode_requests=8, decode_tokens=32)
+    sentence = findings_of(drafted)["small_decode_batch"].sentence
+    assert sentence.startswith("Decode runs 8 requests (32 tokens) a step, 21% of the ridge batch of 153")
+    wide = HandRun().step("decode", 10, times=40, decode_requests=8, decode_tokens=64)  # 42% of the ridge batch
+    assert findings_of(wide) == {}
 
 
 def test_host_bound_decode_names_its_ms():

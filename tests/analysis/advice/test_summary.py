@@ -107,6 +107,7 @@ def test_numbers_of_a_run():
         "capture_ms": "the capture does not record its own length",
         "mixed_mfu_kernel_pct": "there is no mixed step",
         "mixed_mfu_wall_pct": "there is no mixed step",
+        "mixed_step_ms": "there is no mixed step",
     }
     assert (result.status, result.reasons) == ("ok", ())
 

@@ -1,8 +1,10 @@
 """Graph replays recorded as one row each, or not at all, and what the graph table says of replays that are."""
 
+import polars as pl
 import pytest
 
 from trace_analyze.analysis.phases import find_phases
+from trace_analyze.analysis.phases.graphs import with_padding
 
 
 def phases(result):
@@ -118,6 +120,23 @@ def test_two_captured_sizes_are_two_graphs_with_their_own_padding(mini):
     graphs = {row["batch"]: row for row in find_phases(*run.build()).graphs.rows(named=True)}
     assert sorted(graphs) == [8, 128]
     assert graphs[128]["real_batch_median"] == 118.5
-    nodes_ms = 42 * 0.005
-    assert graphs[128]["padding_ms"] == pytest.approx(nodes_ms * (11 + 8) / 128)
-    assert graphs[8]["padding_ms"] == pytest.approx(nodes_ms / 8)
+    # both graphs take as long: the rows beyond eight cost nothing, padded or not
+    assert graphs[128]["padding_ms"] == 0.0
+    assert graphs[128]["padded_rows_pct"] == pytest.approx(100 * (11 + 8) / 256)
+    # nothing smaller was replayed to compare with
+    assert graphs[8]["padding_ms"] is None
+    assert "no smaller graph" in graphs[8]["padding_reason"]
+    assert graphs[8]["padded_rows_pct"] == pytest.approx(100 * 1 / 16)
+
+
+def test_padded_rows_cost_what_rows_cost_between_two_captured_sizes():
+    sizes = {"batch": [8, 16, 32], "padded_rows": [6, 20, 0], "rows": [80, 320, 320], "replay_ns": [10e6, 12e6, 11e6]}
+    frame = pl.DataFrame({"graph_id": [1, 2, 3], "device_index": [0, 0, 0]} | sizes)
+    found = with_padding(frame)
+    # from 8 to 16 rows a replay takes 2 ms longer: 0.25 ms a row, 20 padded rows
+    assert found["padding_ms"].to_list() == [None, pytest.approx(5.0), 0.0]
+    assert found["padded_rows_pct"].to_list() == [7.5, 6.25, 0.0]
+    assert [reason is not None for reason in found["padding_reason"]] == [True, False, False]
+    # on another device the sizes are other graphs
+    apart = with_padding(frame.with_columns(device_index=pl.Series([0, 1, 2])))
+    assert apart["padding_ms"].to_list() == [None, None, 0.0]
