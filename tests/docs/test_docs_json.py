@@ -22,6 +22,7 @@ from trace_analyze.fixtures.demo import write_demo
 from trace_analyze.fixtures.matrix import MATRIX, TOGETHER
 from trace_analyze.fixtures.ncu_writer import write_ncu_csv
 from trace_analyze.fixtures.serving import simulate, write_together
+from trace_analyze.ingest.errors import TraceAnalyzeError
 from trace_analyze.reports.archive.row import COLUMNS
 from trace_analyze.reports.comparison.data import comparison_json
 from trace_analyze.reports.json_report import to_json
@@ -176,6 +177,21 @@ def test_a_null_has_its_reason(results):
         summary = each["summary"]
         unexplained = {k for k, v in summary.items() if v is None and k in stated} - set(summary["reasons"]) - events
         assert not unexplained, f"{name}: {unexplained}"
+
+
+def test_captures_made_by_others(shared_traces):
+    validator = jsonschema.Draft202012Validator(json_schema.build())
+    seen = 0
+    for path in sorted(path for path in shared_traces.glob("*/*") if path.is_file()):
+        try:
+            each = analysed(path, ncu=[path] if path.parent.name == "ncu" else [])
+        except TraceAnalyzeError:
+            continue  # no capture, or nothing in it
+        assert_documented("result", set(paths(each)))
+        errors = [f"{'.'.join(map(str, e.absolute_path))}: {e.message[:100]}" for e in validator.iter_errors(each)]
+        assert not errors, f"{path.name}: {errors[:5]}"
+        seen += 1
+    assert seen >= 20
 
 
 def test_the_comparison(results, tmp_path):
