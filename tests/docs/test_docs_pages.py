@@ -101,6 +101,33 @@ def test_no_figure_of_speed_outside_its_page():
         )
 
 
+def test_thresholds_are_those_of_the_code():
+    from trace_analyze.analysis.compare import profile, statistics, verdict
+    from trace_analyze.analysis.work import formulas, kv, ratios, sampled
+
+    stated = {
+        "roofline.md": [
+            f"({ratios.MFU_BOOST_PCT:.0f}% where clocks are not known)",
+            f"MBU up to {ratios.MBU_NOISE_PCT:.0f}%",
+            f"under {100 * ratios.LATENCY_SHARE:.0f}% of the",
+            f"more than {sampled.DISAGREES} times",
+            f"| {formulas.NORM_FLOP_PER_ELEMENT:.0f} T h; {formulas.NORM_FLOP_PER_ELEMENT + 1:.0f} T h |",
+            f"| {formulas.ROPE_FLOP_PER_ELEMENT:.0f} T w |",
+            f"| {formulas.ACTIVATION_FLOP_PER_ELEMENT:.0f} T I |",
+        ],
+        "batch.md": [
+            f"|t| > {statistics.SIGNIFICANT_T}",
+            f"at most {profile.MOST_STEPS:,} of a run",
+            f"at least {100 * verdict.SMALLEST_SHARE_OF_STEP:g}% of the step",
+            f"Kernels of at least {100 * verdict.NEW_KERNEL_SHARE:g}% of a run",
+        ],
+        "design.md": [f"agree within {100 * kv.TRACKED_SPREAD:g}%"],
+    }
+    for name, sentences in stated.items():
+        page = " ".join((DOCS / name).read_text("utf-8").split())
+        assert not [sentence for sentence in sentences if sentence not in page], name
+
+
 def test_pictures_are_small():
     pictures = list((DOCS / "images").iterdir())
     assert {f"docs/images/{picture.name}" for picture in pictures} <= set(
