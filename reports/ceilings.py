@@ -10,6 +10,9 @@ import polars as pl
 from ..analysis.result import Analysis
 from .format import is_known
 
+#: Op classes that are held against a peak; a sampler in fp32 does not make the fp32 peak one of the run's ceilings.
+MATRIX = ("gemm", "moe_gemm", "attention")
+
 
 def main_dtype(analysis: Analysis) -> str | None:
     """The data type most kernel time computes in; None where no kernel names one."""
@@ -28,12 +31,13 @@ def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None,
 
 
 def ceilings_in_use(analysis: Analysis) -> list[dict[str, Any]]:
-    """The roofline's ceilings of the data types that kernels of this run compute in; all where none is named.
+    """The roofline's ceilings of the data types that this run's matrix kernels compute in; all where none is named.
 
     Once per peak and bandwidth, the highest peak first: types that share a ceiling stand together in ``dtypes``.
     """
     ceilings: Sequence[Mapping[str, Any]] = analysis.roofline.get("ceilings") or ()
-    used = set(analysis.kernel_table["dtype"].drop_nulls().to_list())
+    matrix = analysis.kernel_table.filter(pl.col("op_class").cast(pl.String).is_in(MATRIX))
+    used = set(matrix["dtype"].drop_nulls().to_list())
     by_values: dict[tuple[float, float], dict[str, Any]] = {}
     for c in [c for c in ceilings if c.get("dtype") in used] or ceilings:
         peak, bandwidth = c.get("peak_tflops"), c.get("bandwidth_gbps")

@@ -86,19 +86,16 @@ def number(value: float | None) -> str:
     """Three significant digits with thousands separated: ``1,234``, ``61.2``, ``0.0371``; ``not known`` for None."""
     if value is None:
         return NOT_KNOWN
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int) or value == 0:
+        return f"{int(value):,}"
     size = abs(value)
     if size >= 0.9995:  # by far the most numbers of a page: asked first
-        if size >= 99.95:
-            return f"{value:,.0f}" if size < math.inf else NOT_KNOWN
-        return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
-    if size == 0:
-        return "0"
-    for at_least, decimals in _DECIMALS:
-        if size >= at_least:
-            return f"{value:.{decimals}f}"
-    return f"{value:.1e}" if not math.isnan(size) else NOT_KNOWN
+        decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+        return f"{value:,.{decimals}f}" if size < math.inf else NOT_KNOWN
+    decimals = next((count for at_least, count in _DECIMALS if size >= at_least), -1)
+    if decimals < 0:
+        return f"{value:.1e}" if not math.isnan(size) else NOT_KNOWN
+    return f"{value:.{decimals}f}"
 
 
 def whole(value: float | None) -> str:

@@ -5,7 +5,8 @@ Readable in print and in greyscale: phases differ in marker shape as well as in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 import polars as pl
 
 from ..analysis.result import Analysis
+from .ceilings import ceilings_in_use, main_dtype, ridge_of
 from .files import produce_whole
-from .format import is_known, number
+from .format import is_known, label, number, reason_for
 from .terminal import PHASE_STYLES
 
 MARKERS = {"decode": "o", "prefill": "s", "mixed": "D", "other": "x", "unknown": "+"}
@@ -80,39 +82,47 @@ def _points(analysis: Analysis) -> list[Mapping[str, Any]]:
             and p["arithmetic_intensity"] > 0 and p["tflops"] > 0]  # fmt: skip
 
 
+def _area(ms: float, longest: float) -> float:
+    """The area of a point in square points: its share of the longest time, and enough to be seen."""
+    return 18 + 380 * ms / longest
+
+
 def draw_roofline(analysis: Analysis, axes: Any) -> None:
     """Log-log roofline: a ceiling per data type, points by op class sized by their time, the phases' centroids."""
     title = "Roofline by op class and phase (area = GPU time)"
-    ceilings = [c for c in analysis.roofline.get("ceilings") or () if is_known(c.get("peak_tflops"))]
-    points = _points(analysis)
+    ceilings, points = ceilings_in_use(analysis), _points(analysis)
     if not ceilings or not points:
         reason = analysis.roofline.get("reason") or ("no ceiling is known" if not ceilings else "no work is known")
         _say_nothing(axes, title, str(reason))
         return
     x = np.array([p["arithmetic_intensity"] for p in points])
-    low, high = min(x.min() / 3, 0.5), max(x.max() * 3, 2000.0)
-    at = np.geomspace(low, high, 200)
+    low, high = min(x.min() / 3, 0.5), max(x.max() * 3, 3 * max(ridge_of(c) for c in ceilings))
+    at = np.geomspace(low, high, 400)
     for ceiling in ceilings:
-        bandwidth, peak = ceiling["bandwidth_gbps"] / 1e3, ceiling["peak_tflops"]
+        bandwidth, peak, ridge = ceiling["bandwidth_gbps"] / 1e3, ceiling["peak_tflops"], ridge_of(ceiling)
         axes.plot(at, np.minimum(at * bandwidth, peak), color="#444444", linewidth=1.0)
-        label = f"{ceiling['dtype']} {number(peak)} TFLOP/s, ridge {number(peak / bandwidth)}"
-        axes.annotate(label, (high, peak), ha="right", va="bottom", fontsize=7.5)
-        axes.plot([peak / bandwidth], [peak], marker="|", color="#444444", markersize=8)
+        names = "/".join(str(d) for d in ceiling["dtypes"] if d)
+        # left of the ridge, above the roof: there no point can lie and no other roof's label is
+        axes.annotate(
+            f"{names} {number(peak)} TFLOP/s, ridge {number(ridge)}", (ridge, peak), fontsize=7.5, ha="right",
+            va="bottom", xytext=(-4, 1), textcoords="offset points",
+        )  # fmt: skip
+        axes.plot([ridge], [peak], marker="|", color="#444444", markersize=8)
+    slope = ceilings[0]["bandwidth_gbps"] / 1e3
+    axes.annotate(
+        f"{number(ceilings[0]['bandwidth_gbps'])} GB/s", (low * 1.15, low * 1.15 * slope), fontsize=7.5, va="bottom",
+        xytext=(-4, 14), textcoords="offset points",
+    )  # fmt: skip
     longest = max(p["total_ms"] for p in points)
     for phase, marker in MARKERS.items():
         own = [p for p in points if p["phase"] == phase]
         if own:
             axes.scatter(
                 [p["arithmetic_intensity"] for p in own], [p["tflops"] for p in own],
-                s=[18 + 380 * p["total_ms"] / longest for p in own], marker=marker,
+                s=[_area(p["total_ms"], longest) for p in own], marker=marker,
                 c=colour(phase), alpha=0.75, linewidths=0.5, edgecolors="white" if marker in "osD" else None,
                 label=phase,
             )  # fmt: skip
-    for point in sorted(points, key=lambda p: -p["total_ms"])[:8]:
-        axes.annotate(
-            str(point["op_class"]), (point["arithmetic_intensity"], point["tflops"]), fontsize=7.5,
-            xytext=(6, 4), textcoords="offset points",
-        )  # fmt: skip
     for centroid in analysis.roofline.get("centroids") or ():
         if is_known(centroid.get("arithmetic_intensity")) and is_known(centroid.get("tflops")):
             axes.axvline(
@@ -123,7 +133,37 @@ def draw_roofline(analysis: Analysis, axes: Any) -> None:
     axes.set_xlabel("arithmetic intensity, FLOP/byte")
     axes.set_ylabel("TFLOP/s")
     axes.set_title(title, loc="left")
-    axes.legend(frameon=False, loc="lower right")
+    axes.set_xlim(low, high)
+    axes.set_ylim(top=2.2 * max(c["peak_tflops"] for c in ceilings))
+    _legend(axes, loc="lower right")
+    _label(axes, points)
+
+
+def _legend(axes: Any, **where: Any) -> None:
+    """The phases with signs of one size: the scatter's own sizes mean time."""
+    legend = axes.legend(frameon=False, **where)
+    for handle in legend.legend_handles:
+        if hasattr(handle, "set_sizes"):
+            handle.set_sizes([30.0])
+
+
+def _label(axes: Any, points: Sequence[Mapping[str, Any]], most: int = 9) -> None:
+    """Name the op classes that took most time, each where its text covers no other; the largest choose first."""
+    taken: list[Any] = []
+    canvas = axes.figure.canvas.get_renderer()
+    axes.figure.draw_without_rendering()  # the layout is settled only when drawn
+    longest = max(p["total_ms"] for p in points)
+    for point in sorted(points, key=lambda p: -p["total_ms"]):
+        radius = math.sqrt(_area(point["total_ms"], longest)) / 2
+        text = axes.annotate(
+            label(str(point["op_class"])), (point["arithmetic_intensity"], point["tflops"]), fontsize=7.5,
+            xytext=(radius + 2, 3), textcoords="offset points",
+        )  # fmt: skip
+        box = text.get_window_extent(canvas)
+        if len(taken) >= most or any(box.overlaps(other) for other in taken):
+            text.remove()
+        else:
+            taken.append(box)
 
 
 def _counted_steps(analysis: Analysis) -> pl.DataFrame:
@@ -145,15 +185,13 @@ def draw_utilisation(analysis: Analysis, axes: Any) -> None:
             seconds = (own["start_ns"].to_numpy() - origin) / 1e9
             axes.scatter(seconds, own[column].to_numpy(), s=9, marker=MARKERS[phase], c=colour(phase), label=text)
     if not drawn:
-        _say_nothing(
-            axes, title, str(analysis.summary.get("reasons", {}).get("decode_mbu_kernel_pct", "no step has work"))
-        )
+        _say_nothing(axes, title, reason_for(analysis.summary, "decode_mbu_kernel_pct") or "no step has work")
         return
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0, top=1.3 * axes.get_ylim()[1])  # room for the legend above the points
     axes.set_xlabel("time in the window, s")
     axes.set_ylabel("% of peak")
     axes.set_title(title, loc="left")
-    axes.legend(frameon=False)
+    _legend(axes, loc="upper right", ncols=3)
 
 
 def draw_intensity(analysis: Analysis, axes: Any) -> None:
@@ -170,14 +208,17 @@ def draw_intensity(analysis: Analysis, axes: Any) -> None:
         own = (phases == phase) & (tokens > 0)
         if own.any():
             axes.scatter(tokens[own], intensity[own], s=12, marker=marker, c=colour(phase), label=phase)
-    for ceiling in (analysis.roofline.get("ceilings") or ())[:1]:
-        if is_known(ceiling.get("ridge")):
-            axes.axhline(ceiling["ridge"], color="#444444", linewidth=1.0)
-            axes.annotate(f"ridge {number(ceiling['ridge'])} ({ceiling['dtype']})", (1, ceiling["ridge"]),
-                          xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=7.5)  # fmt: skip
+    main = main_dtype(analysis)
+    ceilings = ceilings_in_use(analysis)
+    for ceiling in sorted(ceilings, key=lambda c: main not in c["dtypes"])[:1]:  # the type most time computes in
+        ridge = ridge_of(ceiling)
+        axes.axhline(ridge, color="#444444", linewidth=1.0)
+        told = f"ridge {number(ridge)} FLOP/byte ({'/'.join(str(d) for d in ceiling['dtypes'] if d)})"
+        axes.annotate(told, (0, ridge), xycoords=("axes fraction", "data"), va="bottom", fontsize=7.5,
+                      xytext=(4, 2), textcoords="offset points")  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("tokens in the step")
     axes.set_ylabel("FLOP/byte")
     axes.set_title(title, loc="left")
-    axes.legend(frameon=False)
+    _legend(axes, loc="lower right")
