@@ -2,9 +2,10 @@
 
 The model says how many bytes a step needs; the steps say how their time grows. Over KV tokens that growth is time per
 cached token, and over it the KV bytes per token give a bandwidth that owes nothing to the level of the cache: between
-admissions the growth is known (one token per request and step) even where the level is not. What is left at zero KV
-tokens is the weights', a second bandwidth. If one of the two is far from the other, bytes are not what was assumed:
-another KV data type, grouped-query attention not used, pages read in full.
+admissions the growth is known (one token per request and step) even where the level is not. Only attention grows with
+the cache, so its kernels' time is fitted where it is recorded: the slope is that of the step, without the noise of the
+rest. What is left at zero KV tokens is the weights', a second bandwidth. If one of the two is far from the other, bytes
+are not what was assumed: another KV data type, grouped-query attention not used, pages read in full.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import polars as pl
 from ..models import BYTES_PER_ELEMENT
 from .assign import KernelWork
 from .choice import ModelChoice
+from .layer_orders import OP_CODE, PLACE_CODE
 
 Floats = npt.NDArray[np.float64]
 
 FEWEST = 8  # steps that a fit needs
 SIGNIFICANT = 3.0  # slope over its standard error
 DISAGREES = 1.5
+SURE = 2.0  # standard errors by which a fit must miss before it is called wrong
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def decode_traffic(
     if not decode.height:
         return {"reason": "no decode steps"}
     result: dict[str, Any] = {"decode_steps": decode.height, **_split(decode)}
+    attention, waiting = _time_per_step(decode, work)
+    decode = decode.with_columns(attention_ns=attention, collective_ns=waiting)
     rank = choice.rank
     if rank is None:
         return result | {"reason": choice.reason}
@@ -90,26 +95,35 @@ def decode_traffic(
     result["kv_bytes_per_token"] = per_token
     notes: list[str] = []
     kv = _kv_fit(decode)
+    result["kv_fit_over"] = "attention" if _recorded(decode) else "steps"
     _kv_bandwidth(result, kv, per_token, peak)
     if rank.model.sliding_window and kv is not None:
         notes.append("sliding-window layers stop growing: the KV bandwidth is an upper bound")
     weights = _weight_bandwidth(result, decode, peak)
     kv_bandwidth = result["kv_fitted_gbps"]
-    for name, gbps in (("KV", kv_bandwidth), ("weight", weights)):
-        if gbps and peak and gbps > 1.05 * peak:
+    result |= _batch_fit(decode)
+    notes += _disagreements(kv_bandwidth, weights, result["kv_fit_error_pct"] or 0.0, peak)
+    result |= _kv_at_most(decode, per_token, peak)
+    return result | {"notes": notes}
+
+
+def _disagreements(kv: float | None, weights: float | None, kv_error_pct: float, peak: float | None) -> list[str]:
+    """Sentences where a fitted bandwidth is beyond the peak or far from the other, by more than the fit's own error."""
+    notes = []
+    sure = 1.0 + SURE * kv_error_pct / 100.0
+    for name, gbps, margin in (("KV", kv, sure), ("weight", weights, 1.0)):
+        if gbps and peak and gbps / margin > 1.05 * peak:
             notes.append(
                 f"fitted {name} bandwidth {gbps:.0f} GB/s is above the peak {peak:.0f}: its bytes are overstated"
             )
-    result |= _batch_fit(decode)
-    if kv_bandwidth and weights and max(kv_bandwidth / weights, weights / kv_bandwidth) > DISAGREES:
-        higher = "KV" if kv_bandwidth > weights else "weights"
+    if kv and weights and max(kv / weights, weights / kv) > DISAGREES * sure:
+        higher = "KV" if kv > weights else "weights"
         notes.append(
-            f"fitted bandwidths disagree: KV {kv_bandwidth:.0f} GB/s, weights {weights:.0f} GB/s; if the {higher} "
-            "figure is beyond the hardware its bytes are overstated (KV data type, grouped-query attention), if the "
-            "other is far below, its kernels are not bound by memory or read more than they must (paging)"
+            f"fitted bandwidths disagree: KV {kv:.0f} GB/s, weights {weights:.0f} GB/s; if the {higher} figure is beyond "
+            "the hardware its bytes are overstated (KV data type, grouped-query attention), if the other is far below, its "
+            "bytes are understated, or its kernels are not bound by memory or read more than they must (paging)"
         )
-    result |= _kv_at_most(decode, work, per_token, peak)
-    return result | {"notes": notes}
+    return notes
 
 
 def _split(decode: pl.DataFrame) -> dict[str, Any]:
@@ -125,12 +139,38 @@ def _split(decode: pl.DataFrame) -> dict[str, Any]:
         "bytes_kv_per_step": mean("bytes_kv", known),
         "bytes_activations_per_step": mean("bytes_activations", known if known.height else decode),
         "steps_with_known_kv": known.height,
-        "kv_reason": None if known.height == decode.height else "KV lengths unknown in some decode steps",
+        "kv_reason": None
+        if known.height == decode.height
+        else f"KV lengths unknown in {decode.height - known.height} of {decode.height} decode steps",
     }
 
 
+def _time_per_step(decode: pl.DataFrame, work: KernelWork) -> tuple[pl.Series, pl.Series]:
+    """Time of each step's attention kernels (null in all steps where some have none recorded) and of its collectives."""
+    steps = decode["step"].to_numpy()
+    most = max(int(steps.max(initial=0)), int(work.step.max(initial=0))) + 1
+
+    def spent(rows: npt.NDArray[np.bool_]) -> Floats:
+        at = np.flatnonzero(rows & (work.step >= 0))
+        return np.asarray(np.bincount(work.step[at], work.duration[at], most)[steps], np.float64)
+
+    places = [PLACE_CODE[place] for place in ("attention", "attention_decode")]  # a split-KV reduction has its place
+    attention = spent(np.isin(work.place, places))
+    collectives = spent(work.names.op[work.name] == OP_CODE["collective"])
+    seen = attention if (attention > 0).all() else [None] * len(steps)
+    return pl.Series(seen, dtype=pl.Float64), pl.Series(collectives, dtype=pl.Float64)
+
+
+def _recorded(decode: pl.DataFrame) -> bool:
+    """Whether the attention kernels of the steps are in the capture."""
+    return decode["attention_ns"].null_count() == 0
+
+
 def _kv_fit(decode: pl.DataFrame) -> Fit | None:
-    """Step time over KV tokens: its growth between admissions, each stretch of one batch with its own level."""
+    """Attention time over KV tokens: its growth between admissions, each stretch of one batch with its own level.
+
+    Where attention is not recorded the time of the whole step takes its place.
+    """
     frame = decode.filter(
         pl.col("decode_requests").is_not_null() & (pl.col("decode_tokens") == pl.col("decode_requests"))
     )
@@ -145,7 +185,7 @@ def _kv_fit(decode: pl.DataFrame) -> Fit | None:
         .cum_sum()
     )
     frame = frame.with_columns(grown=(pl.col("decode_requests").cum_sum().over("stretch")).cast(pl.Float64))
-    seconds = frame["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
+    seconds = frame["attention_ns" if _recorded(decode) else "busy_ns"].cast(pl.Float64).to_numpy() / 1e9
     return within_groups(frame["grown"].to_numpy(), seconds, frame["stretch"].cast(pl.Int64).to_numpy())
 
 
@@ -155,7 +195,7 @@ def _kv_bandwidth(result: dict[str, Any], fit: Fit | None, per_token: float, pea
     if fit is None:
         reason = "too few decode steps of one batch in a row"
     elif not fit.significant:
-        reason = "step time does not grow clearly with the cache"
+        reason = "time does not grow clearly with the cache"
     else:
         gbps = per_token / fit.slope / 1e9
     result["kv_fit_steps"] = fit.steps if fit else 0
@@ -167,27 +207,48 @@ def _kv_bandwidth(result: dict[str, Any], fit: Fit | None, per_token: float, pea
 
 
 def _weight_bandwidth(result: dict[str, Any], decode: pl.DataFrame, peak: float | None) -> float | None:
-    """Bandwidth of the weights: step time = weight bytes / this + KV bytes / the other; needs the cache's level."""
-    result.update(dict.fromkeys(("weights_fitted_gbps", "weights_fitted_mbu_pct")))
+    """Bandwidth of the weights.
+
+    Where the cache's level is known: step time = weight bytes / this + KV bytes / the other. Elsewhere weight bytes over
+    the time of the steps without attention and collectives, which counts the small kernels against the weights.
+    """
+    result.update(dict.fromkeys(("weights_fitted_gbps", "weights_fitted_mbu_pct", "weights_fit_over")))
+    rates = _rates_at_known_level(decode)
+    if isinstance(rates, str):
+        gbps = _weights_without_attention(decode)
+        result["weights_fit_reason"] = None if gbps else rates
+        result["weights_fit_over"] = "steps without attention" if gbps else None
+    else:
+        gbps = 1.0 / rates[0] / 1e9
+        result["weights_fit_reason"] = None
+        result["weights_fit_over"] = "steps"
+        if result["kv_fitted_gbps"] is None:
+            result["kv_fit_over"] = "steps"
+            result["kv_fitted_gbps"] = 1.0 / rates[1] / 1e9
+            result["kv_fitted_mbu_pct"] = 100.0 / rates[1] / 1e9 / peak if peak else None
+            result["kv_fit_reason"] = None
+    result["weights_fitted_gbps"] = gbps
+    result["weights_fitted_mbu_pct"] = 100.0 * gbps / peak if peak and gbps else None
+    return gbps
+
+
+def _rates_at_known_level(decode: pl.DataFrame) -> tuple[float, float] | str:
+    """Seconds per byte of weights and of cache, or why they cannot be told apart."""
     known = decode.filter(pl.col("bytes_kv").is_not_null() & pl.col("bytes_weights").is_not_null())
     if known.height < FEWEST:
-        result["weights_fit_reason"] = "the level of the KV cache is known in too few decode steps"
-        return None
+        return "the level of the KV cache is known in too few decode steps"
     seconds = known["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
     weights, cache = (known[name].to_numpy() for name in ("bytes_weights", "bytes_kv"))
-    rates = two_rates(weights, cache, seconds)
-    if rates is None:
-        result["weights_fit_reason"] = "step time does not grow clearly with the cache"
+    return two_rates(weights, cache, seconds) or "step time does not grow clearly with the cache"
+
+
+def _weights_without_attention(decode: pl.DataFrame) -> float | None:
+    """Weight bytes over the steps' time outside attention and collectives, GB/s; None where either is not known."""
+    if decode.height < FEWEST or not _recorded(decode) or decode["bytes_weights"].null_count():
         return None
-    gbps = 1.0 / rates[0] / 1e9
-    result["weights_fitted_gbps"] = gbps
-    result["weights_fitted_mbu_pct"] = 100.0 * gbps / peak if peak else None
-    result["weights_fit_reason"] = None
-    if result["kv_fitted_gbps"] is None:
-        result["kv_fitted_gbps"] = 1.0 / rates[1] / 1e9
-        result["kv_fitted_mbu_pct"] = 100.0 / rates[1] / 1e9 / peak if peak else None
-        result["kv_fit_reason"] = None
-    return gbps
+    rest = float((decode["busy_ns"] - decode["attention_ns"] - decode["collective_ns"]).sum())
+    size = float(decode["bytes_weights"].sum())
+    return size / rest if rest > 0 and size > 0 else None
 
 
 def two_rates(one: Floats, other: Floats, seconds: Floats) -> tuple[float, float] | None:
@@ -224,13 +285,9 @@ def _batch_fit(decode: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _kv_at_most(decode: pl.DataFrame, work: KernelWork, per_token: float, peak: float | None) -> dict[str, Any]:
+def _kv_at_most(decode: pl.DataFrame, per_token: float, peak: float | None) -> dict[str, Any]:
     """The most KV tokens that the decode attention had time to read at peak bandwidth: a bound on an unknown level."""
-    from .layer_orders import PLACE_CODE
-
-    rows = np.isin(work.place, [PLACE_CODE["attention"], PLACE_CODE["attention_decode"]]) & (work.step >= 0)
-    rows &= np.isin(work.step, decode["step"].to_numpy())
-    if not rows.any() or not peak or decode["kv_tokens"].null_count() == 0:
+    if not peak or not _recorded(decode) or decode["kv_tokens"].null_count() == 0:
         return {}
-    seconds = float(work.duration[rows].sum()) / 1e9 / decode.height
+    seconds = float(decode["attention_ns"].mean()) / 1e9  # type: ignore[arg-type]
     return {"kv_tokens_at_most": seconds * peak * 1e9 / per_token, "attention_ms_per_decode_step": seconds * 1e3}

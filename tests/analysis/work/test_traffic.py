@@ -61,3 +61,53 @@ def test_two_bandwidths_with_experts_that_grow_with_the_batch():
 
 def test_no_contrast_no_bandwidths():
     assert two_rates(np.full(20, 1e9), np.full(20, 1e8), np.full(20, 1e-3) + noise(20, 1e-6)) is None
+
+
+class TestSimulated:
+    """The simulator reads the cache at 92% / 1.12 = 82% of an H100's bandwidth, 86% / 1.12 = 77% of an A100's."""
+
+    @pytest.mark.parametrize(
+        ("name", "truth_pct"),
+        [
+            ("vllm-llama-8b-h100-marks", 82.1),
+            ("vllm-llama-8b-h100-decode-only", 82.1),  # levels unknown, growth known
+            ("sglang-qwen3-8b-a100-roofline", 76.8),
+            ("vllm-llama-8b-h100-tp2", 82.1),
+        ],
+    )
+    def test_growth_gives_the_cache_bandwidth_within_its_error(self, prepared, name, truth_pct):
+        traffic = prepared(name).with_model().traffic
+        assert traffic["kv_fit_over"] == "attention"
+        assert traffic["kv_fit_error_pct"] < 12
+        assert traffic["kv_fitted_mbu_pct"] == pytest.approx(truth_pct, rel=2 * traffic["kv_fit_error_pct"] / 100)
+        assert traffic["notes"] == []
+
+    def test_weights_have_a_bandwidth_where_the_level_of_the_cache_is_unknown(self, prepared):
+        traffic = prepared("vllm-llama-8b-h100-decode-only").with_model().traffic
+        assert traffic["steps_with_known_kv"] == 0
+        assert traffic["weights_fit_over"] == "steps without attention"
+        assert traffic["weights_fitted_mbu_pct"] == pytest.approx(85, abs=2)
+
+    @pytest.mark.parametrize(
+        ("name", "options", "words"),
+        [
+            ("vllm-llama-8b-h100-marks", {"model": "llama-3.1-8b", "kv_dtype": "fp8"}, "bandwidths disagree: KV"),
+            ("vllm-llama-8b-h100-decode-only", {"model": "llama-3.1-8b", "kv_dtype": "fp8"}, "bandwidths disagree: KV"),
+            ("vllm-llama-8b-h200-fp8-kv8", {"kv_dtype": "bf16"}, "KV bandwidth 10"),  # 10,415 GB/s of 4,917
+            (
+                "vllm-llama-8b-h100-decode-only",
+                {"model": "llama-2-7b"},
+                "is above the peak",
+            ),  # no GQA: four times the KV
+        ],
+    )
+    def test_a_wrong_kv_data_type_or_head_count_is_said(self, prepared, name, options, words):
+        notes = prepared(name).work(**options).traffic["notes"]
+        assert any(words in note for note in notes), notes
+
+
+def test_opaque_replays_are_fitted_over_whole_steps(prepared):
+    traffic = prepared("vllm-llama-8b-h100-opaque-graphs").with_model().traffic
+    assert traffic["kv_fit_over"] == "steps"
+    assert traffic["kv_fitted_gbps"] is None
+    assert traffic["kv_fit_reason"] == "time does not grow clearly with the cache"
