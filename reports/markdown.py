@@ -11,8 +11,8 @@ import polars as pl
 from .. import __version__
 from ..analysis.gate import GateResult
 from ..analysis.result import Analysis
-from .format import is_known, milliseconds, number, percent, reason_for, shorten
-from .terminal import gpu_line, plain, stall_line
+from .format import distinct_names, is_known, milliseconds, number, percent, reason_for
+from .terminal import gpu_line, idle_told, model_line, plain, ratios, stall_line
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _TOP = 5
@@ -34,15 +34,17 @@ def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     summary, trust = analysis.summary, analysis.trust
     headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
     lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(str(headline))}**", ""]
-    model = analysis.model.get("name") or "not known"
+    trusted = str(trust.get("verdict") or "not known")
+    reasons = [str(reason) for reason in trust.get("verdict_reasons") or ()]
     rows = [
         ["GPU", escape(gpu_line(analysis))],
-        ["Model", escape(str(model))],
-        ["Trust", escape(str(trust.get("verdict") or "not known"))],
+        ["Model", escape(model_line(analysis))],
+        ["Trust", escape(f"{trusted}: {'; '.join(reasons)}" if reasons else trusted)],
         *_number_rows(summary),
     ]
     lines += table(["", ""], rows)
-    for phase in ("decode", "prefill"):
+    phases = ("decode", "prefill", "mixed") if summary.get("step_count") else ("unknown",)
+    for phase in phases:
         lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
@@ -74,12 +76,8 @@ def _number_rows(summary: Any) -> list[list[str]]:
         )
         return f"{told} (n = {values['n']:,})"
 
-    def ratio(name: str) -> str:
-        kernel, wall = summary.get(f"{name}_kernel_pct"), summary.get(f"{name}_wall_pct")
-        if not is_known(kernel) and not is_known(wall):
-            return f"not known{_reason(summary, f'{name}_kernel_pct')}"
-        bound = bool(name == "decode_mbu" and summary.get("decode_mbu_is_lower_bound"))
-        return f"{percent(kernel, at_least=bound)} over kernel time, {percent(wall, at_least=bound)} over wall"
+    def told(text: str, why: str) -> str:
+        return escape(text or (f"not known: {why}" if why else "not known"))
 
     split = ", ".join(
         f"{phase} {percent((summary.get('phase_pct') or {}).get(phase))} ({milliseconds(ms)})"
@@ -87,13 +85,12 @@ def _number_rows(summary: Any) -> list[list[str]]:
         if is_known(ms) and ms > 0
     )
     return [
-        ["GPU time", split or f"not known{_reason(summary, 'phase_ms')}"],
+        ["GPU time", split or f"not known{_reason(summary, 'phase_pct')}"],
         ["Decode step", spread("decode_step_ms")],
         ["Inter-token gap", spread("inter_token_gap_ms")],
-        ["Decode MBU", ratio("decode_mbu")],
-        ["Prefill MFU", ratio("prefill_mfu")],
+        *([ratio.label, told(ratio.text, ratio.why)] for ratio in ratios(summary)),
         ["Stalls", escape(stall_line(summary))],
-        ["GPU idle", milliseconds(summary.get("gpu_idle_ms")) + _reason(summary, "gpu_idle_ms")],
+        ["GPU idle", told(*idle_told(summary))],
     ]
 
 
@@ -105,10 +102,13 @@ def _reason(summary: Any, key: str) -> str:
 def _top(rows: pl.DataFrame, phase: str) -> list[str]:
     if not len(rows):
         return []
-    header = [f"Top {phase} kernels", "class", "n/step", "µs", "total", "FLOP/B", "MFU", "MBU", "bound"]
+    title = "Top kernels" if phase == "unknown" else f"Top {phase} kernels"
+    header = [title, "class", "n/step", "µs", "total", "FLOP/B", "MFU", "MBU", "bound"]
+    top = rows.sort("total_ms", "name", descending=[True, False]).head(_TOP)
+    names = distinct_names([row or "" for row in top["short_name"]], top["name"].to_list(), 60)
     body = [
         [
-            escape(shorten(row["short_name"] or row["name"], 60)),
+            escape(name),
             str(row["op_class"]),
             number(row["count_per_step"]) if is_known(row["count_per_step"]) else "",
             number(row["median_us"]) if is_known(row["median_us"]) else "",
@@ -118,6 +118,6 @@ def _top(rows: pl.DataFrame, phase: str) -> list[str]:
             percent(row["mbu_pct"]) if is_known(row["mbu_pct"]) else "",
             str(row["bound"] or ""),
         ]
-        for row in rows.sort("total_ms", descending=True).head(_TOP).iter_rows(named=True)
+        for name, row in zip(names, top.iter_rows(named=True), strict=True)
     ]
     return ["", *table(header, body)]

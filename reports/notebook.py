@@ -5,8 +5,8 @@ from __future__ import annotations
 from markupsafe import Markup, escape
 
 from ..analysis.result import Analysis
-from .format import is_known, milliseconds, number, percent
-from .terminal import gpu_line, plain, stall_line
+from .format import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
+from .terminal import gpu_line, model_line, plain, ratios, stall_line
 
 _TOP = 8
 
@@ -15,13 +15,17 @@ def notebook_html(analysis: Analysis) -> str:
     """A small HTML fragment; ``save_html`` writes the report."""
     summary = analysis.summary
     headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
+
+    def told(text: str, key: str) -> str:
+        why = reason_for(summary, key)
+        return f"{text}: {why}" if text == NOT_KNOWN and why else text
+
     rows = [
         ("GPU", gpu_line(analysis)),
-        ("model", str(analysis.model.get("name") or "not known")),
+        ("model", model_line(analysis)),
         ("trust", str(analysis.trust.get("verdict") or "not known")),
-        ("decode step, p50", milliseconds((summary.get("decode_step_ms") or {}).get("p50"))),
-        ("decode MBU, kernel time", percent(summary.get("decode_mbu_kernel_pct"))),
-        ("prefill MFU, kernel time", percent(summary.get("prefill_mfu_kernel_pct"))),
+        ("decode step, p50", told(milliseconds((summary.get("decode_step_ms") or {}).get("p50")), "decode_step_ms")),
+        *((ratio.label, ratio.text or f"not known: {ratio.why}") for ratio in ratios(summary)),
         ("stalls", stall_line(summary)),
     ]
     body = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(k, plain(v)) for k, v in rows)
@@ -34,9 +38,11 @@ def notebook_html(analysis: Analysis) -> str:
 
 def _kernels(analysis: Analysis) -> Markup:
     cells = []
-    for row in analysis.kernel_table.head(_TOP).iter_rows(named=True):
+    top = analysis.kernel_table.head(_TOP)
+    names = distinct_names([name or "" for name in top["short_name"]], top["name"].to_list(), 60)
+    for name, row in zip(names, top.iter_rows(named=True), strict=True):
         values = [
-            row["short_name"],
+            plain(name),
             row["phase"],
             milliseconds(row["total_ms"]),
             number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "",

@@ -421,14 +421,17 @@ def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[
     rows = [row for phase, count in zip(phases, counts, strict=True) for row in _heaviest(table, phase, count)]
     cells = [_cells_of(row, share) for row, share in rows]
     # a column without any number only takes the names' room
-    shown = [i for i in range(len(_COLUMNS)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
-    widths = [max(len(text) for text in (_COLUMNS[i], *(cell[i] for cell in cells))) for i in shown]
+    columns = list(_COLUMNS)
+    if analysis.trust.get("opaque_graphs"):  # what ran inside the replays is in no row
+        columns[_COLUMNS.index("share")] = "of recorded"
+    shown = [i for i in range(len(columns)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
+    widths = [max(len(text) for text in (columns[i], *(cell[i] for cell in cells))) for i in shown]
     room = max(12, width - sum(widths) - 2 * len(widths) - 2)
     names = distinct_names([plain(r["short_name"] or r["name"]) for r, _ in rows], [r["name"] for r, _ in rows], room)
     grid = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False, header_style="dim", width=width)
     grid.add_column(Text("Top kernels", style="bold"), no_wrap=True, ratio=1)
     for i in shown:
-        grid.add_column(_COLUMNS[i], justify="left" if _COLUMNS[i] == "bound" else "right", no_wrap=True)
+        grid.add_column(columns[i], justify="left" if columns[i] == "bound" else "right", no_wrap=True)
     for (row, _), name, cell in zip(rows, names, cells, strict=True):
         phase = str(row["phase"])
         told = Text(f"{PHASE_LETTERS.get(phase, ' ')} ", style=PHASE_STYLES.get(phase, ""))

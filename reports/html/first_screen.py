@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -118,7 +118,10 @@ def _mbu(analysis: Analysis) -> Headline:
 
 
 def _mfu(analysis: Analysis) -> Headline:
-    return _ratio(analysis, operands.MFU)
+    """Prefill steps; with chunked prefill all prompt work sits in mixed ones, which have their own name."""
+    summary = analysis.summary
+    mixed = (summary.get("mixed_step_ms") or {}).get("n") and not (summary.get("prefill_step_ms") or {}).get("n")
+    return _ratio(analysis, operands.MIXED_MFU if mixed else operands.MFU)
 
 
 def _ratio(analysis: Analysis, ratio: operands.Ratio) -> Headline:
@@ -149,7 +152,7 @@ def _ceiling(device: Mapping[str, Any], ratio: operands.Ratio, dtype: str | None
     source = short_source(device.get("ceiling_source"))
     peak, name = peak_of(device, dtype)
     bandwidth = device.get("memory_bandwidth_gbps")
-    if ratio is operands.MFU:
+    if ratio.column == "flop":
         value, text = peak and peak * 1e12, f"{fmt.number(peak)} TFLOP/s {name} dense"
     else:
         value, text = bandwidth and bandwidth * 1e9, f"{fmt.number(bandwidth)} GB/s"
@@ -218,7 +221,9 @@ def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
     phases = (wanted + sorted(worth - set(wanted), key=lambda p: -time[p]))[:2]
     alone = len(phases) == 1
     rows = 2 * TOP if alone else TOP
-    return [(p, top_table(table.filter(pl.col("phase") == p).head(rows), p, time[p], alone=alone)) for p in phases]
+    opaque = bool(analysis.trust.get("opaque_graphs"))
+    tables = [(p, top_table(table.filter(pl.col("phase") == p).head(rows), p, time[p], alone=alone)) for p in phases]
+    return [(p, replace(t, caption=f"{t.caption}, of those recorded") if opaque else t) for p, t in tables]
 
 
 def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -> Table:

@@ -26,6 +26,7 @@ class Ratio:
 
 
 MBU = Ratio("decode_mbu", "Decode MBU", "decode", "bytes", "mbu_pct", "B", "bytes decode must move")
+MIXED_MFU = Ratio("mixed_mfu", "Mixed MFU", "mixed", "flop", "mfu_pct", "FLOP", "useful FLOP of mixed steps")
 MFU = Ratio("prefill_mfu", "Prefill MFU", "prefill", "flop", "mfu_pct", "FLOP", "useful FLOP of prefill")
 
 
