@@ -20,23 +20,30 @@ SGLANG = CAPTURES / "sglang-qwen3-8b-h100.sqlite"
 CHUNKED = CAPTURES / "vllm-llama-3.1-8b-a100-chunked-prefill.sqlite"
 
 
-@pytest.fixture
-def desk(tmp_path, monkeypatch):
-    """The working folder of a reader who tries the examples."""
-    (tmp_path / "fixtures").symlink_to(REPOSITORY / "fixtures")
-    (tmp_path / "baseline").mkdir()
-    for name in ("run.sqlite", "before.sqlite", "after.sqlite", "baseline/run.sqlite"):
-        shutil.copy(SGLANG, tmp_path / name)
-    shutil.copy(CAPTURES / "tp2-collectives.sqlite", tmp_path / "tp2.sqlite")
-    for name, capture in (("chunk=512/bs=8/run-a", SGLANG), ("chunk=1024/bs=8/run-b", CHUNKED)):
-        target = tmp_path / "archive" / f"{name}.sqlite"
-        target.parent.mkdir(parents=True)
+@pytest.fixture(scope="session")
+def desk_of_everyone(tmp_path_factory):
+    """The files once; ``desk`` copies them."""
+    folder = tmp_path_factory.mktemp("desk")
+    names = ["run", "before", "after", "baseline/run", "archive/chunk=512/bs=8/run-a"]
+    captures = [(name, SGLANG) for name in names]
+    captures += [("tp2", CAPTURES / "tp2-collectives.sqlite"), ("archive/chunk=1024/bs=8/run-b", CHUNKED)]
+    for name, capture in captures:
+        target = folder / f"{name}.sqlite"
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(capture, target)
-    write_tables(SGLANG, tmp_path / "run_pqtdir")
-    (tmp_path / "run.csv").write_text(gpu_trace_csv(SGLANG))
+    write_tables(SGLANG, folder / "run_pqtdir")
+    (folder / "run.csv").write_text(gpu_trace_csv(SGLANG))
     for page in PAGES:
         for text in blocks(page, "toml"):
             # the first line of a file in the documents is its name
-            (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
+            (folder / text.splitlines()[0].removeprefix("# ")).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def desk(desk_of_everyone, tmp_path, monkeypatch):
+    """The working folder of a reader who tries the examples."""
+    shutil.copytree(desk_of_everyone, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "fixtures").symlink_to(REPOSITORY / "fixtures")
     monkeypatch.chdir(tmp_path)
     return tmp_path
