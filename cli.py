@@ -322,6 +322,8 @@ def run(words: list[str]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Returns the exit code; a user never sees a traceback (TRACE_ANALYZE_DEBUG=1 shows it)."""
+    # polars' allocator would keep freed pages for ten seconds, longer than a run lasts; read when polars is imported
+    os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except TraceAnalyzeError as error:

@@ -67,6 +67,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .advice.workload import classify_workload
     from .classify import classify_names
     from .hardware import resolve_devices
+    from .memory import give_back
     from .phases import find_phases
     from .step_table import step_table
     from .summary import SummaryInput, device_rows, summarise
@@ -76,7 +77,11 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .time.stalls import find_gaps_and_stalls
     from .work import assign_work
 
-    begin = progress or (lambda _name: None)
+    def begin(name: str) -> None:
+        give_back()
+        if progress is not None:
+            progress(name)
+
     trace = _with_counters(trace, options)
 
     begin("names and GPUs")

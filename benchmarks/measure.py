@@ -28,10 +28,7 @@ def run(
     command: Sequence[str | Path], *, timeout: float = 900, environment: dict[str, str] | None = None
 ) -> Run | None:
     """Run to the end, or None where it takes longer than ``timeout`` seconds."""
-    # An installed package has its bytecode; without this an editable one would be compiled anew every time.
-    variables = {**os.environ, **(environment or {})}
-    variables.pop("PYTHONDONTWRITEBYTECODE", None)
-    variables.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "trace-analyze-benchmarks-bytecode"))
+    variables = _environment(environment)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
         start = time.perf_counter()
         process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=error, env=variables)
@@ -57,6 +54,58 @@ def run(
             output.read().decode(errors="replace"),
             error.read().decode(errors="replace"),
         )
+
+
+@dataclass(frozen=True)
+class TreeRun:
+    """One finished command with its helpers' CPU time, the largest process and the most memory of all together."""
+
+    wall: float
+    cpu: float
+    largest_mib: float
+    together_mib: float
+    code: int
+    error: str
+
+
+def run_tree(command: Sequence[str | Path]) -> TreeRun:
+    """Run a command that works in processes of its own (Linux: looks at /proc ten times a second)."""
+    helpers: dict[int, float] = {}
+    largest = together = 0.0
+    with tempfile.TemporaryFile() as error:
+        start = time.perf_counter()
+        words = [str(word) for word in command]
+        process = subprocess.Popen(
+            words, stdout=subprocess.DEVNULL, stderr=error, env=_environment(None), start_new_session=True
+        )
+        while True:
+            pid, status, used = os.wait4(process.pid, os.WNOHANG)
+            if pid:
+                break
+            sizes = []
+            for folder in Path("/proc").glob("[0-9]*"):
+                facts = _lines(f"{folder}/stat")
+                fields = facts[0].rpartition(")")[2].split() if facts else []
+                if not fields or int(fields[3]) != process.pid:
+                    continue
+                sizes.append(int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / 2**20)
+                if int(fields[1]) == process.pid:  # the fork server: it collects the time of the workers it started
+                    helpers[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+            largest, together = max([largest, *sizes]), max(together, sum(sizes))
+            time.sleep(0.1)
+        wall = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        error.seek(0)
+        cpu = used.ru_utime + used.ru_stime + sum(helpers.values())
+        return TreeRun(wall, cpu, largest, together, process.returncode, error.read().decode(errors="replace"))
+
+
+def _environment(more: dict[str, str] | None) -> dict[str, str]:
+    # an installed package has its bytecode; without this an editable one would be compiled anew every time
+    variables = {**os.environ, **(more or {})}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
+    variables.setdefault("PYTHONPYCACHEPREFIX", str(Path(tempfile.gettempdir()) / "trace-analyze-benchmarks-bytecode"))
+    return variables
 
 
 def median(values: Sequence[float]) -> float:

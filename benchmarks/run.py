@@ -165,14 +165,15 @@ def batch(folder: Path, count: int) -> Iterator[str]:
             seed = 7 + number % 4
             shutil.copyfile(make.capture_path(folder, "graphs", 100_000, seed), archive / f"run-{number:03}.sqlite")
             _mark(archive / f"run-{number:03}.sqlite", number)
-        run = measure.run([*CLI, "batch", str(archive), "-o", str(Path(scratch) / "out"), "--quiet"])
+        run = measure.run_tree([*CLI, "batch", str(archive), "-o", str(Path(scratch) / "out"), "--quiet"])
         reports = len(list((Path(scratch) / "out").rglob("run-*.html")))
-    if run is None or run.code != 0:
-        raise SystemExit(f"batch failed: {run and run.error[-500:]}")
+    if run.code != 0:
+        raise SystemExit(f"batch failed: {run.error[-500:]}")
     yield (
-        f"`trace-analyze batch` over {count} captures of 100 k kernels: {reports} reports in {run.wall:.1f} s, "
-        f"{run.wall / count:.2f} s each; {run.cpu / run.wall:.2f} cores busy on average; largest process "
-        f"{run.peak_mib:.0f} MiB."
+        f"`trace-analyze batch` over {count} captures of 100 k kernels: {reports} reports in {run.wall:.1f} s "
+        f"({run.wall / count:.2f} s each), {run.cpu:.1f} s CPU ({run.cpu / count:.2f} s each), "
+        f"{run.cpu / run.wall:.2f} cores busy on average; largest process {run.largest_mib:.0f} MiB, "
+        f"all together {run.together_mib:.0f} MiB."
     )
 
 
