@@ -54,7 +54,7 @@ def _calls(kernels: pl.DataFrame, steps: pl.DataFrame, groups: pl.DataFrame) -> 
     ranks = groups.select("group", pl.col("devices").list.len().alias("ranks"), pl.col("devices").alias("device_index"))
     ranks = ranks.explode("device_index").with_columns(pl.col("device_index").cast(pl.Int32))
     return (
-        kernels.filter((pl.col("op_class").cast(pl.String) == "collective") & pl.col("in_window"))
+        kernels.filter((pl.col("op_class") == "collective") & pl.col("in_window"))
         .select("start_ns", "end_ns", "device_index", "name_id", "step", "step_phase")
         .join(ranks, on="device_index", how="inner")
         .join(steps.select("step", "index"), on="step", how="left")
