@@ -89,4 +89,6 @@ def _waiting(found: SummaryInput, summary: Mapping[str, Any]) -> str:
     episodes = summary["stall_episode_count"]
     if episodes != stalls.height:
         text += f" in {count(episodes, 'episode')}"
-    return text if share is None else f"{text} ({percent(share)} of the window)"
+    groups = found.groups.height
+    window = "the window" if groups < 2 else f"the window of {groups} groups"
+    return text if share is None else f"{text} ({percent(share)} of {window})"

@@ -67,6 +67,7 @@ def _cells(row: dict[str, Any], labels: list[str]) -> list[dict[str, Any]]:
                 "shown": number(value) if is_number and is_known(value) else "" if value is None else str(value),
                 "raw": value if is_number else None,
                 "text_column": key in _TEXT or key in labels,
+                "name": key == "file",
                 "link": row["report"] if key == "file" and row["report"] else None,
                 "bad": (key == "state" and value not in ANALYSED) or (key == "gate" and value not in (None, "passed")),
             }
@@ -130,6 +131,9 @@ def _chart(frame: pl.DataFrame, axis: str, key: str, title: str, marked: set[tup
     x, y = rows[axis].cast(pl.Float64).to_numpy(), rows[key].to_numpy()
     low, high = min(float(y.min()), 0.0), float(y.max()) or 1.0
     left, right = float(x.min()), float(x.max())
+    ends = [_axis_text(axis, value) for value in (left, right)]
+    if ends[0] == ends[1]:
+        return None  # every run stands at the same place: there is no trend to see
     at_x = _LEFT + (x - left) / ((right - left) or 1.0) * (_RIGHT - _LEFT)
     at_y = _BOTTOM - (y - low) / ((high - low) or 1.0) * (_BOTTOM - _TOP)
     dots = [
@@ -139,7 +143,6 @@ def _chart(frame: pl.DataFrame, axis: str, key: str, title: str, marked: set[tup
         }
         for a, b, value, row in zip(at_x, at_y, y, rows.iter_rows(named=True), strict=True)
     ]  # fmt: skip
-    ends = [_axis_text(axis, value) for value in (left, right)]
     return {"title": title, "dots": dots, "low": number(low), "high": number(high), "left": ends[0], "right": ends[1]}
 
 

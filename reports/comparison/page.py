@@ -11,7 +11,7 @@ from ...analysis.gate import GateResult
 from ..format import milliseconds, number
 from ..pages import render_page
 from .data import change_row
-from .text import headline_rows
+from .text import SCOPE, headline_rows
 
 _SHOWN = 200  # changes; the JSON has all
 
@@ -30,6 +30,7 @@ def comparison_html(comparison: Comparison, gates: Sequence[GateResult] = ()) ->
         before=comparison.before,
         after=comparison.after,
         identity=_identity(comparison),
+        scope=SCOPE,
         numbers=headline_rows(comparison),
         min_change=f"{comparison.min_change_pct:g}",
         n_tests=len(changes),
@@ -56,6 +57,7 @@ def _identity(comparison: Comparison) -> list[tuple[str, str, str, bool]]:
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
+        "kind": row["kind"].replace("_", " "),
         "before": number(row["before_ms"]),
         "after": number(row["after_ms"]),
         "change": f"{row['change_pct']:+.1f}%",

@@ -14,7 +14,7 @@ from ...analysis.compare import Comparison
 from ...analysis.gate import GateResult
 from ..format import number
 from ..terminal import plain
-from .text import deciding_changes, headline_rows
+from .text import SCOPE, deciding_changes, headline_rows
 
 
 def print_comparison(
@@ -26,15 +26,16 @@ def print_comparison(
     console.print(Text(plain(f"{comparison.verdict}: {names}"), style="bold"))
     for reason in comparison.reasons[:8]:
         console.print(Text(plain(f"  {reason}")))
+    console.print(Text(f"  {SCOPE}", style="dim"))
     console.print()
-    grid = _grid("", "before", "after", "change")
+    grid = _grid("as measured", "before", "after", "change")
     for row in headline_rows(comparison):
         grid.add_row(*(cell or "-" for cell in row))
     console.print(grid)
     changes = deciding_changes(comparison)
     if changes:
         console.print()
-        grid = _grid("at equal batch and KV", "before, ms", "after, ms", "change", "counts")
+        grid = _grid("at equal batch and KV", "before, ms", "after, ms", "change", "matters")
         for c in changes:
             d = c.difference
             name = f"{c.phase} step" if c.kind == "step" else f"{plain(c.name)} ({c.phase})"

@@ -11,6 +11,9 @@ from ...analysis.gate import GateResult
 from ..format import is_known, number
 from ..markdown import escape, gate_lines, table
 
+SCOPE = (
+    "The verdict is on step times at equal batch and KV length; the numbers as measured also show what the runs served."
+)
 HEADLINE_KEYS = (
     ("decode_step_ms", "p50", "decode step p50, ms"),
     ("decode_step_ms", "p99", "decode step p99, ms"),
@@ -48,7 +51,12 @@ def comparison_markdown(comparison: Comparison, gates: Sequence[GateResult] = ()
     before, after = escape(comparison.before.name), escape(comparison.after.name)
     lines = [f"### {comparison.verdict}: {before} → {after}", ""]
     lines += [f"- {escape(reason)}" for reason in comparison.reasons[:8]]
-    lines += ["", *table(["", "before", "after", "change"], [list(row) for row in headline_rows(comparison)])]
+    lines += [
+        "",
+        SCOPE,
+        "",
+        *table(["As measured", "before", "after", "change"], [list(row) for row in headline_rows(comparison)]),
+    ]
     changes = deciding_changes(comparison)
     if changes:
         rows = [
@@ -62,11 +70,15 @@ def comparison_markdown(comparison: Comparison, gates: Sequence[GateResult] = ()
             ]
             for c in changes
         ]
-        lines += ["", *table(["At equal batch and KV", "phase", "before, ms", "after, ms", "change", "counts"], rows)]
+        lines += ["", *table(["At equal batch and KV", "phase", "before, ms", "after, ms", "change", "matters"], rows)]
     for title, kernels in (("New kernels", comparison.new_kernels), ("Vanished kernels", comparison.vanished_kernels)):
         if kernels:
             lines += ["", f"**{title}**", ""]
             lines += [f"- {escape(name[:160])} ({number(ms)} ms)" for name, ms in kernels[:8]]
     lines += gate_lines(gates)
-    lines += ["", f"<sub>trace-analyze {__version__}; a change counts from {comparison.min_change_pct:g}%</sub>", ""]
+    lines += [
+        "",
+        f"<sub>trace-analyze {__version__}; a change matters from {comparison.min_change_pct:g}% when it is beyond chance</sub>",
+        "",
+    ]
     return "\n".join(lines)

@@ -170,7 +170,8 @@ def _stalls(analysis: Analysis) -> Headline:
     share = summary.get("stall_pct_of_window")
     window = fmt.milliseconds(summary.get("window_ms"))
     free = summary.get("prefill_without_waiters")
-    note = f"{fmt.percent(share)} of the {window} window" if known and fmt.is_known(share) else ""
+    each = f" of each of {len(analysis.groups)} groups" if len(analysis.groups) > 1 else ""
+    note = f"{fmt.percent(share)} of the {window} window{each}" if known and fmt.is_known(share) else ""
     if free:
         note += f"; {fmt.plural(free, 'prefill step')} held nobody" if note else ""
     value = (
@@ -212,13 +213,15 @@ def _why(analysis: Analysis, key: str) -> str:
 
 
 def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
-    """The five heaviest kernels of each of the two phases that matter: decode and prefill where they exist."""
+    """The five heaviest kernels of each of the two phases that matter: decode, and the other that takes most time."""
     table = analysis.kernel_table
     by_phase = table.group_by("phase").agg(pl.col("total_ms").sum().alias("ms")).to_dicts()
     time = {row["phase"]: row["ms"] for row in by_phase if row["ms"]}
     worth = {p for p, ms in time.items() if ms >= WORTH_A_TABLE * sum(time.values())}
-    wanted = [p for p in ("decode", "prefill") if p in worth]
-    phases = (wanted + sorted(worth - set(wanted), key=lambda p: -time[p]))[:2]
+    ranked = sorted(worth, key=lambda p: -time[p])
+    # what users wait for comes first; beside it the phase that takes most time
+    phases = (["decode"] if "decode" in worth else []) + [p for p in ranked if p != "decode"]
+    phases = phases[:2]
     alone = len(phases) == 1
     rows = 2 * TOP if alone else TOP
     opaque = bool(analysis.trust.get("opaque_graphs"))
@@ -232,16 +235,19 @@ def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -
     reasons = [r or "" for r in get("reason")]
     ratios = ("mfu_pct", "mbu_pct") if alone else ("mbu_pct",) if phase == "decode" else ("mfu_pct",)
     columns = [
-        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=60 if alone else 26),
+        names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=60 if alone else 22),
         texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
         numbers("count_per_step", "/ step", get("count_per_step").to_list(), help="launches per step"),
-        numbers("median_us", "median", get("median_us").to_list(), unit="µs"),
+        numbers("median_us", "p50", get("median_us").to_list(), unit="µs"),
         numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit="time" if phase == "unknown" else phase, show=lambda v: f"{v:.1f}"),
         numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity"),
         *(ratio_column(rows, ratio, reasons) for ratio in ratios),
-        texts("bound", "Bound", [str(b) for b in get("bound")], help="; ".join(dict.fromkeys(r for r in reasons if r))),
+        texts("bound", "Bound", ["comm." if b == "communication" and not alone else str(b) for b in get("bound")], help="; ".join(dict.fromkeys(r for r in reasons if r))),
         numbers("headroom_ms", "Headroom", get("headroom_ms").to_list(), unit="ms", reasons=reasons, help="time above the roofline"),
     ]  # fmt: skip
+    known = {c.key for c in columns if set(c.text) - {"–", "unknown"}}
+    if alone:  # a column without any number is no help
+        columns = [c for c in columns if c.key in known or c.key == "op_class"]
     return Table(
         f"top-{phase}",
         "Top kernels" if phase == "unknown" else f"Top kernels, {phase}",
