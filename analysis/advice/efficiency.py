@@ -36,9 +36,10 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
         steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
         known = steps.filter(pl.col(column).is_not_null() & pl.col(column).is_finite())
         why = f"there is no {phase} step" if steps.is_empty() else _why_no_ratio(found, column)
-        if phase == "decode" and found.time.opaque_graphs and not steps.is_empty():
-            # What is recorded outside the graphs says nothing about the bytes inside.
-            known, why = known.clear(), "graph replays are opaque: the kernels of decode steps are not recorded"
+        if phase == "decode" and found.time.opaque_graphs and known.is_empty() and not steps.is_empty():
+            # what is recorded outside the graphs says nothing about the bytes inside; the model does
+            lost = "graph replays are opaque: the kernels of decode steps are not recorded"
+            why = lost if (found.model or {}).get("name") else f"{lost}, and the model is not known: give --model"
         for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
             timed = known.filter(pl.col(time_column) > 0)
             key = f"{name}_{over}_pct"

@@ -56,6 +56,7 @@ class KernelWork:
     memory_s: Floats = field(default_factory=lambda: np.zeros(0))
     contradictions: list[str] = field(default_factory=list)
     recorded: RecordedShapes | None = None
+    modelled_steps: int = 0  # steps in opaque graph replays, whose work is the whole model's
 
 
 def assign_kernels(
@@ -81,15 +82,15 @@ def assign_kernels(
     sums = with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height))
     work = _unknown(kernels, names, places, op, duration, sums)
     work.place[names.expert_sum[name] & (step >= 0)] = PLACE_CODE["expert_sum"]
-    countable = _countable(steps)
+    is_countable = countable(steps)
     if choice.rank is not None:
         _name_by_shape(work, choice.rank)
-        _from_model(work, choice.rank, countable, places, (kernels["graph_node_id"] > 0).to_numpy())
+        _from_model(work, choice.rank, is_countable, places, (kernels["graph_node_id"] > 0).to_numpy())
     recorded = recorded_shapes(trace, phases.link.launch, op == OP_CODE["gemm"])
     if recorded is not None:
         work.recorded = recorded
-        _from_recorded(work, recorded, choice, countable)
-    _from_names(work, choice, countable)
+        _from_recorded(work, recorded, choice, is_countable)
+    _from_names(work, choice, is_countable)
     return work
 
 
@@ -155,7 +156,7 @@ def _is_op(op: npt.NDArray[np.uint8], classes: Sequence[str]) -> Bools:
     return np.asarray(table[op])
 
 
-def _countable(steps: pl.DataFrame) -> Bools:
+def countable(steps: pl.DataFrame) -> Bools:
     """Steps whose work is the model's: not warm-up, and not ``other`` (a draft model's steps are)."""
     phase = steps["phase"].cast(pl.String)
     return (phase.is_in(["prefill", "decode", "mixed"]) & ~steps["excluded"].fill_null(False)).to_numpy()

@@ -15,12 +15,13 @@ from ..phases import PhaseResult
 from ..result import KERNEL_WORK, OP_CLASSES, WORK_SOURCES, Options
 from . import counters, geometry, ncu_join, sampled, step_rows, traffic
 from . import tables as work_tables
-from .assign import KernelWork, assign_kernels, ideal_times
+from .assign import KernelWork, assign_kernels, countable, ideal_times
 from .choice import ModelChoice, choose_model
 from .kv import KvLengths, fill_steps, kv_lengths, padded_prefill
 from .layer_orders import PLACES
 from .step_work import step_sums
 from .sums import group_sums
+from .whole_steps import whole_steps
 
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 
@@ -94,12 +95,17 @@ def price(work: KernelWork, ceilings: Sequence[Any]) -> None:
 
 
 def fill(
-    phases: PhaseResult, work: KernelWork, kv: KvLengths, ceilings: Sequence[Any]
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, kv: KvLengths, ceilings: Sequence[Any]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Steps and kernels with their work columns."""
-    steps, refused = step_rows.fill_step_work(
-        fill_steps(phases.steps, kv), work, ceilings, incomplete=step_rows.opaque_steps(phases)
-    )
+    steps, incomplete = fill_steps(phases.steps, kv), step_rows.opaque_steps(phases)
+    whole = None
+    if incomplete is not None and choice.rank is not None:
+        whole = whole_steps(choice.rank, work.sums, steps["device_index"].to_numpy(), ceilings)
+        whole = whole.only(countable(steps))
+    steps, refused = step_rows.fill_step_work(steps, work, ceilings, incomplete=incomplete, whole=whole)
+    if incomplete is not None:
+        work.modelled_steps = int((incomplete & steps["bytes"].is_not_null().to_numpy()).sum())
     if refused:
         work.contradictions.append(
             f"{refused} step ratios above 100% refused: check model, tensor-parallel size, data types and GPU"
@@ -196,6 +202,11 @@ def describe(
     if padded and shape is not None:
         described["notes"].append(
             f"prompt tokens of {padded} steps are the size of their graph: their FLOPs are up to a few percent high"
+        )
+    if work.modelled_steps:
+        described["notes"].append(
+            f"{work.modelled_steps} steps ran in graph replays recorded as one row each: their work is that of the whole "
+            "model, not summed over kernels"
         )
     described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
     described["decode_bytes_are_lower_bound"] = bool(unknown) if decodes.height and shape is not None else None

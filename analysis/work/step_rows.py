@@ -14,18 +14,27 @@ from . import ratios
 from .assign import KernelWork
 from .layer_orders import PLACE_CODE
 from .tables import boost_pct
+from .whole_steps import WholeSteps
 
 Floats = npt.NDArray[np.float64]
 
+REPLAY_SHARE = 0.1  # of a step's busy time that must lie in recorded graph replays
+
 
 def fill_step_work(
-    steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[Any], *, incomplete: npt.NDArray[np.bool_] | None = None
+    steps: pl.DataFrame,
+    work: KernelWork,
+    ceilings: Sequence[Any],
+    *,
+    incomplete: npt.NDArray[np.bool_] | None = None,
+    whole: WholeSteps | None = None,
 ) -> tuple[pl.DataFrame, int]:
     """``steps`` with their work columns, and how many ratios were refused.
 
     ``flop`` is null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where ``bytes_kv`` is null (the
     weights are known, the KV lengths are not). Steps that are ``incomplete`` (most of their kernels are not in the
-    capture) have no work at all: the few recorded kernels would pass for the whole step.
+    capture) have the work of the ``whole`` model instead, where that is known and their graph replays left a row each;
+    else none at all: the few recorded kernels would pass for the whole step.
     """
     n = steps.height
     inside = work.step >= 0
@@ -56,6 +65,16 @@ def fill_step_work(
     unpriced = count(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s)) > 0
     compute = np.where(unpriced, np.nan, compute)
     memory = np.where(count(~np.isnan(work.memory_s)) > 0, total(work.memory_s), np.nan)
+    if incomplete is not None:
+        modelled = incomplete & _replays_recorded(busy, total(work.duration.astype(np.float64)))
+        for own, model in (
+            *((flop, "flop"), (weights, "weights"), (kv, "kv"), (activations, "activations")),
+            *((compute, "compute_s"), (memory, "memory_s")),
+        ):
+            own[incomplete] = np.nan
+            if whole is not None:
+                own[modelled] = getattr(whole, model)[modelled]
+        size[incomplete] = (weights + np.nan_to_num(kv) + np.nan_to_num(activations))[incomplete]
     with np.errstate(divide="ignore", invalid="ignore"):
         mfu, mbu = 100.0 * compute / busy, 100.0 * memory / busy
     boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
@@ -71,10 +90,13 @@ def fill_step_work(
         "mfu_pct": mfu,
         "mbu_pct": mbu,
     }
-    if incomplete is not None:
-        columns = {name: np.where(incomplete, np.nan, values) for name, values in columns.items()}
     filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
     return steps.with_columns(filled), refused
+
+
+def _replays_recorded(busy_s: Floats, kernel_ns: Floats) -> npt.NDArray[np.bool_]:
+    """Steps that are busy beyond their kernels: their graph replays are rows of their own, so their time is whole."""
+    return kernel_ns / 1e9 < (1.0 - REPLAY_SHARE) * busy_s
 
 
 def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:

@@ -99,9 +99,9 @@ def decode_traffic(
     _kv_bandwidth(result, kv, per_token, peak)
     if rank.model.sliding_window and kv is not None:
         notes.append("sliding-window layers stop growing: the KV bandwidth is an upper bound")
+    result |= _batch_fit(decode)
     weights = _weight_bandwidth(result, decode, peak)
     kv_bandwidth = result["kv_fitted_gbps"]
-    result |= _batch_fit(decode)
     notes += _disagreements(kv_bandwidth, weights, result["kv_fit_error_pct"] or 0.0, peak)
     result |= _kv_at_most(decode, per_token, peak)
     return result | {"notes": notes}
@@ -210,14 +210,17 @@ def _weight_bandwidth(result: dict[str, Any], decode: pl.DataFrame, peak: float 
     """Bandwidth of the weights.
 
     Where the cache's level is known: step time = weight bytes / this + KV bytes / the other. Elsewhere weight bytes over
-    the time of the steps without attention and collectives, which counts the small kernels against the weights.
+    the time of the steps without attention and collectives, which counts the small kernels against the weights; or over
+    what the fit over the batch leaves at no requests, where attention is not recorded.
     """
     result.update(dict.fromkeys(("weights_fitted_gbps", "weights_fitted_mbu_pct", "weights_fit_over")))
     rates = _rates_at_known_level(decode)
     if isinstance(rates, str):
-        gbps = _weights_without_attention(decode)
+        gbps, over = _weights_without_attention(decode), "steps without attention"
+        if gbps is None and not _recorded(decode):
+            gbps, over = _weights_at_batch_zero(decode, result["ms_at_batch_zero"]), "steps at batch zero"
         result["weights_fit_reason"] = None if gbps else rates
-        result["weights_fit_over"] = "steps without attention" if gbps else None
+        result["weights_fit_over"] = over if gbps else None
     else:
         gbps = 1.0 / rates[0] / 1e9
         result["weights_fit_reason"] = None
@@ -249,6 +252,14 @@ def _weights_without_attention(decode: pl.DataFrame) -> float | None:
     rest = float((decode["busy_ns"] - decode["attention_ns"] - decode["collective_ns"]).sum())
     size = float(decode["bytes_weights"].sum())
     return size / rest if rest > 0 and size > 0 else None
+
+
+def _weights_at_batch_zero(decode: pl.DataFrame, ms: float | None) -> float | None:
+    """Weight bytes over the step time that is left at no requests, GB/s; None where the weights differ by the batch."""
+    sizes = decode["bytes_weights"]
+    if ms is None or ms <= 0 or sizes.null_count() or sizes.max() > 1.01 * sizes.min():  # type: ignore[operator]
+        return None
+    return float(sizes.mean()) / ms / 1e6  # type: ignore[arg-type]
 
 
 def two_rates(one: Floats, other: Floats, seconds: Floats) -> tuple[float, float] | None:
