@@ -42,7 +42,7 @@ TensorParallel = Annotated[int | None, typer.Option("--tp", metavar="N", min=1, 
 WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="T", help="bf16, fp8, int8, int4, ...")]
 KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="Data type of the KV cache.")]
 Ceilings = Annotated[
-    Path | None, typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, shown beside the spec.")
+    Path | None, typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, in place of the specification.")
 ]
 Ncu = Annotated[
     list[Path] | None, typer.Option("--ncu", metavar="FILE", help="Nsight Compute results to join (repeatable).")
