@@ -123,7 +123,12 @@ def _fast(database: Database, table: str, present: Mapping[str, Wanted], where: 
                 name: Wanted(column.source, "i64") if name in sink.too_wide else column
                 for name, column in present.items()
             }
-            return _fast(database, table, wider, where)
+            built = _fast(database, table, wider, where)
+            if built is not None:
+                for name in sink.too_wide:
+                    whole = built.integers[name]
+                    built.integers[name] = np.where(whole == MISSING, -1, whole)
+            return built
         return sink.built()
     except (UnexpectedPage, OSError) as error:
         log.debug("%s is read through sqlite3: %s", table, error)
@@ -153,6 +158,9 @@ def _layout(database: Database, table: str, present: Mapping[str, Wanted]) -> _L
     places = {str(column[1]).lower(): number for number, column in enumerate(info)}
     keys = [number for number, column in enumerate(info) if column[5]]
     alias = keys[0] if len(keys) == 1 and str(info[keys[0]][2]).upper() == "INTEGER" else None
+    indexes = database.connection.execute(f"PRAGMA index_list({identifier(table)})").fetchall()
+    if any(row[3] == "pk" for row in indexes):  # INTEGER PRIMARY KEY DESC has its own index and is stored
+        alias = None
     return _Layout(*reach, {name: places[column.source.lower()] for name, column in present.items()}, alias)
 
 
@@ -239,9 +247,9 @@ class _Sink:
         if part.odd.size:
             raise UnexpectedPage("odd rows in a table that is read in part")
         name = next(name for name, column in self.present.items() if column.source.lower() == self.condition[1].lower())
-        mask: npt.NDArray[np.bool_] = np.isin(
-            part.integers[self.layout.places[name]], [*map(int, self.condition[2].split(","))]
-        )
+        place = self.layout.places[name]
+        values = part.row_numbers if place == self.layout.row_number else part.integers[place]
+        mask: npt.NDArray[np.bool_] = np.isin(values, [*map(int, self.condition[2].split(","))])
         return mask
 
     def mend(self, database: Database, table: str) -> bool:
@@ -338,6 +346,8 @@ def _slow(database: Database, table: str, present: Mapping[str, Wanted], where: 
 
 
 def _cells(database: Database, table: str, present: Mapping[str, Wanted], where: str) -> Iterator[list[Any]]:
+    # The plus keeps SQLite from walking an index, whose order is not that of the rows.
+    where = CONDITION.sub(r"+\1 IN (\2)", where)
     cursor = database.connection.execute(f"{_query(database, table, present)} {_where(where)}")
     while rows := cursor.fetchmany(CHUNK_ROWS):
         yield rows

@@ -268,3 +268,37 @@ def test_column_types(tmp_path: Path, fast):
         "b": np.int32,
         "z": np.int32,
     }
+
+
+def test_a_column_found_too_wide_keeps_minus_one_for_null(tmp_path: Path, fast):
+    rows = [(number, None if number % 3 else 2**40 + number, "x") for number in range(50)]
+    assert read(table_of(tmp_path / "t.sqlite", rows)) == reference(rows)
+    assert not fast()
+
+
+def test_an_integer_key_in_descending_order_is_no_row_number(tmp_path: Path, fast):
+    rows = [(None if number == 7 else 5 * number, number, "x") for number in range(50)]
+    path = table_of(tmp_path / "t.sqlite", rows, "a INTEGER PRIMARY KEY DESC, b INTEGER, t TEXT")
+    assert read(path) == reference(rows)
+    assert not fast()
+
+
+@pytest.mark.parametrize("safe", [False, True])
+def test_a_condition_on_an_indexed_column_keeps_the_order_of_rows(tmp_path: Path, fast, monkeypatch, safe: bool):
+    rows = [(number, 9 - number % 10, "x") for number in range(200)]
+    path = table_of(tmp_path / "t.sqlite", rows)
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE INDEX by_b ON events (b)")
+    connection.commit()
+    connection.close()
+    if safe:
+        monkeypatch.setattr(module, "_fast", lambda *_: None)
+    assert read(path, where="b IN (3,4,8)") == reference([row for row in rows if row[1] in (3, 4, 8)])
+    assert fast() == safe
+
+
+def test_a_condition_on_the_row_number(tmp_path: Path, fast):
+    rows = [(number + 5, number, "x") for number in range(50)]
+    path = table_of(tmp_path / "t.sqlite", rows, "a INTEGER PRIMARY KEY, b INTEGER, t TEXT")
+    assert read(path, where="a IN (6,20)") == reference([rows[1], rows[15]])
+    assert not fast()
