@@ -22,7 +22,7 @@ def _trim() -> Callable[[int], int] | None:
     except (AttributeError, OSError):  # another C library than glibc
         return None
     trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
-    return trim  # type: ignore[no-any-return]
+    return trim
 
 
 def give_back() -> None:

@@ -49,22 +49,24 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     kernels = phases.kernels
     inside = np.flatnonzero(kernels["in_window"].fill_null(False).to_numpy())
 
-    def codes(column: str) -> Ints:
-        return kernels[column].to_physical().to_numpy()[inside].astype(np.int64)
+    # usually the window holds every kernel: then the columns themselves serve, not copies of them
+    chosen: slice | Ints = slice(None) if len(inside) == kernels.height else inside
 
-    phase = codes("phase")
-    wide = work.name[inside].astype(np.int64) * len(_PHASES) + phase
+    def codes(column: str) -> Ints:
+        return kernels[column].to_physical().to_numpy()[chosen].astype(np.int64)
+
+    wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
     present, group, count = _dense(wide)
+    del wide
     n = len(present)
-    duration = work.duration[inside]
-    ms = duration / MS
-    flop, size = work.flop[inside], work.bytes[inside]
-    matrix = work.matrix[inside]
-    compute, memory = work.compute_s[inside], work.memory_s[inside]
+    ms = work.duration[chosen] / MS
+    flop, size = work.flop[chosen], work.bytes[chosen]
+    matrix = work.matrix[chosen]
+    compute, memory = work.compute_s[chosen], work.memory_s[chosen]
 
     def total(values: Floats, where: npt.NDArray[np.bool_] | None = None) -> Floats:
-        chosen = ~np.isnan(values) if where is None else where
-        return np.bincount(group, np.where(chosen, values, 0.0), n).astype(np.float64)
+        known = ~np.isnan(values) if where is None else where
+        return np.bincount(group, np.where(known, values, 0.0), n).astype(np.float64)
 
     def number(where: npt.NDArray[np.bool_]) -> Floats:
         return np.bincount(group, where, n).astype(np.float64)
@@ -83,7 +85,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         "bytes_n": number(has_size),
         "flop": total(flop),
         "flop_n": number(has_flop),
-        "flop_executed": total(work.flop_executed[inside]),
+        "flop_executed": total(work.flop_executed[chosen]),
         "memory_s": total(memory),
         "memory_n": number(~np.isnan(memory)),
         "compute_s": total(compute),
@@ -91,7 +93,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         "matrix_s": total(compute, priced & matrix),
         "matrix_n": number(priced & matrix),
     }
-    step = work.step[inside].astype(np.int64)
+    step = work.step[chosen].astype(np.int64)
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
     seen[group, step] = True  # -1 marks the last column, which is dropped
     first = np.zeros(n, np.int64)
@@ -103,7 +105,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         phase=present % len(_PHASES),
         columns=columns,
         by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
-        by_source=_split(group, work.source[inside].astype(np.int64), ms, n, len(_SOURCES)),
+        by_source=_split(group, work.source[chosen].astype(np.int64), ms, n, len(_SOURCES)),
         in_step=seen[:, :-1],
         rows=rows,
         dtype=np.array([work.dtype[row].max(initial=0) for row in rows], np.int64),
