@@ -32,7 +32,8 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CLI = (sys.executable, "-m", "trace_analyze.cli")
 WHOLE, SCAN, AGAIN = "whole command line", "plain scan", "whole, second look with --cache"
 PEERS_UP_TO = 1_000_000
-FEW = 10_000_000  # captures this large are measured fewer times
+PEER_TURNS = 2  # they are slow: not in every repetition
+LARGE = 10_000_000  # captures this large are measured once, and only of one kind unless asked for
 
 
 @dataclass
@@ -77,7 +78,9 @@ def measure_capture(
         cache = Path(scratch) / "cache"
         measure.run(whole(capture, Path(scratch) / "first", "--cache", str(cache)))
         for turn in range(repeat):
-            names = list(contenders(capture, Path(scratch), found if key[1] <= PEERS_UP_TO else (), cache))
+            names = list(
+                contenders(capture, Path(scratch), found if key[1] <= PEERS_UP_TO and turn < PEER_TURNS else (), cache)
+            )
             names = names[turn % len(names) :] + names[: turn % len(names)]
             for name, command, environment in names:
                 fresh = Path(scratch) / f"{capture.stem}.sqlite"
@@ -200,7 +203,9 @@ def main() -> None:
     results = Results()
     for kernels in options.kernels or make.SIZES:
         for kind in options.kind or make.KINDS:
-            repeat = max(1, options.repeat // 2) if kernels >= FEW else options.repeat
+            if kernels >= LARGE and kind != "graphs" and not options.kernels:
+                continue
+            repeat = 1 if kernels >= LARGE else options.repeat
             measure_capture(results, options.folder, (kind, kernels), repeat, found)
     lines = [f"{measure.machine()}.", "", f"{start_up(options.repeat)}.", "", *table(results), "", *sizes(results), ""]
     lines += [*growth(results), ""]

@@ -322,4 +322,5 @@ def _idle_frame(trace: Trace, timelines: Mapping[int, DeviceTimeline]) -> pl.Dat
     schema = {**IDLE, "host_late_ns": pl.Int64}
     if not frames:
         return pl.DataFrame(schema=schema)
-    return pl.concat(frames).select(list(schema)).sort("start_ns", "device_index")
+    whole = pl.concat(frames).select(list(schema))
+    return whole if len(frames) == 1 else whole.sort("start_ns", "device_index")  # one device's are in order already
