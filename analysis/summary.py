@@ -18,6 +18,7 @@ import polars as pl
 from ..ingest.trace import Trace
 from .advice.efficiency import RATIOS, phase_ratios, utilization
 from .advice.headline import headline_of
+from .advice.ramp import decode_ramp
 from .advice.verdict import judge_status, merge_trust
 from .result import PHASES, Finding
 from .time.accounting import NO_TIMES, TimeResult
@@ -37,6 +38,7 @@ STALL_KEYS = (
 )
 
 
+COUNT_KEYS = ("decode_batch_p50", "decode_batch_min", "decode_batch_max", "prefill_tokens", "decode_tokens")
 #: Objects of {n, p50, p95, p99, max} and why one has no value.
 SPREADS = {
     "decode_step_ms": "there is no decode step",
@@ -225,17 +227,19 @@ def _step_numbers(
         "mixed_step_ms": spread(_spans_ms(groups, "is_mixed")),
         "inter_token_gap_ms": spread(gaps.filter("counted")["gap_ms"].to_numpy() if gaps.height else []),
         "decode_batch_p50": _median([g.count("decode_requests")[g.is_decode] for g in groups]),
+        **_batch_range(groups),
+        "decode_ramp": decode_ramp(groups),
         "prefill_tokens": _total([g.count("prefill_tokens")[g.is_prefill | g.is_mixed] for g in groups]),
         "decode_tokens": _total([_decoded(g) for g in groups]),
     }
     if groups:
         reasons |= {key: why for key, why in SPREADS.items() if not numbers[key]["n"]}
     if not groups:
-        numbers |= dict.fromkeys((*STALL_KEYS, "decode_batch_p50", "prefill_tokens", "decode_tokens"))
+        numbers |= dict.fromkeys((*STALL_KEYS, *COUNT_KEYS))
         numbers |= {f"{r}_{over}_pct": None for r, *_ in RATIOS for over in ("kernel", "wall")}
         numbers["decode_mbu_is_lower_bound"] = False
         return numbers
-    for key in ("decode_batch_p50", "prefill_tokens", "decode_tokens"):
+    for key in COUNT_KEYS:
         if numbers[key] is None:
             reasons[key] = "token and request counts are not known for every step"
     numbers |= phase_ratios(found, groups, reasons)
@@ -266,6 +270,15 @@ def _median(parts: list[npt.NDArray[np.float64]]) -> float | None:
     known = values[~np.isnan(values)]
     # A median of a few known steps would speak for all the others.
     return float(np.median(known)) if len(known) * 2 >= max(len(values), 1) else None
+
+
+def _batch_range(groups: Sequence[GroupSteps]) -> dict[str, int | None]:
+    """Smallest and largest decode batch of the pure decode steps that show theirs; null where most do not."""
+    parts = [g.count("decode_requests")[g.is_decode] for g in groups]
+    if _median(parts) is None:
+        return {"decode_batch_min": None, "decode_batch_max": None}
+    values = np.concatenate(parts)
+    return {"decode_batch_min": int(np.nanmin(values)), "decode_batch_max": int(np.nanmax(values))}
 
 
 def _total(parts: list[npt.NDArray[np.float64]]) -> int | None:

@@ -155,6 +155,9 @@ def _window(analysis: Analysis) -> tuple[str, str]:
     texts = [f"{milliseconds(summary.get('window_ms'))} of {milliseconds(summary.get('capture_ms'))} captured"]
     texts.append(plural(int(summary.get("step_count") or 0), "step") if summary.get("step_count") else "no steps")
     steps = analysis.steps
+    told = batch_told(summary)
+    if told:
+        texts.append(f"decode batch {told}")
     for column, what in (("excluded", "warm-up"), ("partial", "partial")):
         count = steps.filter(pl.col(column)).select("group", "index").n_unique() if len(steps) else 0
         if count:
@@ -162,6 +165,15 @@ def _window(analysis: Analysis) -> tuple[str, str]:
     if capture.graph_trace_mode:
         texts.append(f"graph trace {capture.graph_trace_mode}")
     return "Window", ", ".join(texts)
+
+
+def batch_told(summary: Mapping[str, Any]) -> str:
+    """``7 to 9``, and where it still grows at the start: ``1 to 32, ramping up over the first 5 steps``; '' if unknown."""
+    low, high, ramp = (summary.get(key) for key in ("decode_batch_min", "decode_batch_max", "decode_ramp"))
+    if not is_known(low) or not is_known(high):
+        return ""
+    told = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return told + (f", ramping up over the first {ramp['steps']:,} steps" if ramp else "")
 
 
 def gpu_line(analysis: Analysis) -> str:

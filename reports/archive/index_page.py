@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ... import __version__
-from ..format import is_known, number, plural
+from ..format import AT_LEAST, is_known, number, plural
 from ..pages import render_page
 from .row import ANALYSED
 
@@ -62,9 +62,10 @@ def _cells(row: dict[str, Any], labels: list[str]) -> list[dict[str, Any]]:
     for key in _columns(labels):
         value = row[key]
         is_number = isinstance(value, int | float)
+        at_least = AT_LEAST if key == "decode_mbu_kernel_pct" and row["decode_mbu_is_lower_bound"] else ""
         cells.append(
             {
-                "shown": number(value) if is_number and is_known(value) else "" if value is None else str(value),
+                "shown": at_least + number(value) if is_number and is_known(value) else "" if value is None else str(value),
                 "raw": value if is_number else None,
                 "text_column": key in _TEXT or key in labels,
                 "name": key == "file",

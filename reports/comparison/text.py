@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ... import __version__
 from ...analysis.compare import Comparison
 from ...analysis.compare.verdict import Change
 from ...analysis.gate import GateResult
-from ..format import is_known, number
+from ..format import AT_LEAST, is_known, number
 from ..markdown import escape, gate_lines, table
 
 SCOPE = (
@@ -34,8 +35,16 @@ def headline_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
             value = source.get(key)
             values.append((value or {}).get(part) if part else value)
         before, after, change = (number(v) if is_known(v) else "" for v in values)
+        if key == "decode_mbu_kernel_pct":
+            before = _at_least(before, comparison.before.summary)
+            after = _at_least(after, comparison.after.summary)
         rows.append((title, before, after, f"{values[2]:+.1f}%" if change else ""))
     return rows
+
+
+def _at_least(text: str, summary: Mapping[str, Any]) -> str:
+    """A lower bound says so (KV lengths are not known)."""
+    return AT_LEAST + text if text and summary.get("decode_mbu_is_lower_bound") else text
 
 
 def deciding_changes(comparison: Comparison, most: int = 12) -> list[Change]:

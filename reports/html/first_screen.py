@@ -15,6 +15,7 @@ import polars as pl
 from ...analysis.result import Analysis
 from .. import format as fmt
 from ..ceilings import main_dtype, peak_of
+from ..terminal import batch_told
 from . import operands
 from .identity import short_source
 from .tables import Column, Table, names, numbers, texts
@@ -98,6 +99,8 @@ def _decode_step(analysis: Analysis) -> Headline:
     spread = summary.get(f"{kind}_step_ms") or {}
     n = spread.get("n") or 0
     what = fmt.plural(n, "pure decode step" if kind == "decode" else "mixed step")
+    batch = batch_told(summary) if kind == "decode" else ""
+    what += f" (batch {batch})" if batch else ""
     return Headline(
         "decode-step", f"{kind.capitalize()} step, median", fmt.milliseconds(spread.get("p50")) if n else fmt.NOT_KNOWN, spread_text(spread),
         f"{what}, first kernel's start to last kernel's end" if n else _why_no_step(analysis),
