@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
+import errno
+import io
 import os
 import sys
 from pathlib import Path
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
     from .analysis.result import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
+MOST_RANKS = 4096
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORMATS = ("html", "json", "md", "csv", "parquet", "perfetto", "svg", "png")
 EPILOG = (
     "Other commands: batch PATH... (an archive of captures), compare BEFORE AFTER, doctor CAPTURE, demo, gpus, models, "
@@ -38,11 +43,14 @@ GpuOverride = Annotated[
 Model = Annotated[
     str | None, typer.Option("--model", metavar="NAME|config.json", help="Model name (see `models`) or its config.")
 ]
-TensorParallel = Annotated[int | None, typer.Option("--tp", metavar="N", min=1, help="Tensor-parallel size.")]
+TensorParallel = Annotated[
+    int | None, typer.Option("--tp", metavar="N", min=1, max=MOST_RANKS, help="Tensor-parallel size.")
+]
 WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="T", help="bf16, fp8, int8, int4, ...")]
 KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="Data type of the KV cache.")]
 Ceilings = Annotated[
-    Path | None, typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, in place of the specification.")
+    Path | None,
+    typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, in place of the specification."),
 ]
 Ncu = Annotated[
     list[Path] | None, typer.Option("--ncu", metavar="FILE", help="Nsight Compute results to join (repeatable).")
@@ -307,11 +315,53 @@ def parse_formats(text: str) -> tuple[str, ...]:
     return formats
 
 
+def _refuse_misspelt_command(word: str) -> None:
+    """Raise UsageError for a first word that is no file, looks like none and is nearly a command."""
+    if word in COMMANDS or not word.isalpha() or Path(word).exists():
+        return
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.lower(), COMMANDS, n=1, cutoff=0.7)
+    if near:
+        raise UsageError(f"'{word}' is neither a file here nor a command; did you mean: trace-analyze {near[0]}")
+
+
+# What a terminal without Unicode shows instead; anything else becomes a question mark.
+PLAIN = {
+    "≥": ">=",
+    "≤": "<=",
+    "…": "...",
+    "µ": "u",
+    "×": "x",
+    "–": "-",
+    "—": "-",
+    "·": "*",
+    "→": "->",
+    "÷": "/",
+    "±": "+-",
+}
+
+
+def _plain_characters(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
+
+
+def _print_anything() -> None:
+    """Let stdout take every character, whatever its encoding (LANG=C, an old Windows console, a name in any bytes)."""
+    codecs.register_error("trace-analyze-plain", _plain_characters)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="trace-analyze-plain")
+
+
 def run(words: list[str]) -> int:
     """Run one command line. Raises what the command raises; returns the exit code."""
     if words == ["--version"]:
         print(f"trace-analyze {__version__}")
         return 0
+    if words:
+        _refuse_misspelt_command(words[0])
     chosen = app if words and words[0] in COMMANDS else bare
     try:
         chosen(words or ["--help"], prog_name="trace-analyze")
@@ -320,10 +370,21 @@ def run(words: list[str]) -> int:
     return 0
 
 
+def internal_error(error: Exception) -> str:
+    """The sentence for a fault of the tool; raises it again under TRACE_ANALYZE_DEBUG=1."""
+    if os.environ.get("TRACE_ANALYZE_DEBUG"):
+        raise error
+    return (
+        f"internal error ({type(error).__name__}: {error}). This is a fault of the tool; TRACE_ANALYZE_DEBUG=1 "
+        "shows where. The capture is unchanged and no partial output was left."
+    )
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Returns the exit code; a user never sees a traceback (TRACE_ANALYZE_DEBUG=1 shows it)."""
     # polars' allocator would keep freed pages for ten seconds, longer than a run lasts; read when polars is imported
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
+    _print_anything()
     try:
         return run(sys.argv[1:] if argv is None else argv)
     except TraceAnalyzeError as error:
@@ -334,16 +395,15 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         message, code = "interrupted; nothing partial was left behind.", 130
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            message, code = internal_error(error), 2
+        else:
+            message, code = f"cannot write the output: {error.strerror}.", 2
     except MemoryError:
         message, code = "not enough memory for this capture; analyse a part of it with --window A:B.", 3
     except Exception as error:
-        if os.environ.get("TRACE_ANALYZE_DEBUG"):
-            raise
-        message, code = (
-            f"internal error ({type(error).__name__}: {error}). This is a fault of the tool; TRACE_ANALYZE_DEBUG=1 "
-            "shows where. The capture is unchanged and no partial output was left.",
-            2,
-        )
+        message, code = internal_error(error), 2
     print(f"trace-analyze: {message}", file=sys.stderr)
     return code
 

@@ -43,7 +43,7 @@ class MeasuredCeilings:
 def read_ceilings(path: Path) -> MeasuredCeilings:
     """Read and check a file of measured ceilings. Raises ``UsageError`` that names the table and the key."""
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--ceilings {path.name}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

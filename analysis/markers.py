@@ -110,7 +110,7 @@ def _gives(grammar: Grammar) -> str:
 def read_marker_file(path: Path) -> tuple[Grammar, ...]:
     """A user's grammars. Raises ``UsageError`` that names the table, the key and what is allowed."""
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise UsageError(f"--markers {path.name}: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -168,7 +168,8 @@ def _groups(where: str, pattern: str) -> tuple[str, ...]:
         pl.Series([""]).str.contains(pattern, strict=True)
         return tuple(re.findall(r"\(\?P?<(\w+)>", pattern))
     except pl.exceptions.ComputeError as error:
-        raise UsageError(f"{where}: the pattern is no regular expression: {error}.") from error
+        reason = " ".join(str(error).partition("This error occurred")[0].split()).rstrip(".")
+        raise UsageError(f"{where}: the pattern is no regular expression: {reason}.") from error
 
 
 def _check_words(where: str, what: str, words: Iterable[str], allowed: Iterable[str]) -> None:

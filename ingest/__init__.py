@@ -9,6 +9,7 @@ knows formats. Readers are imported when they are asked, so that reading one for
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 
+MANY = ".multi"  # the reader whose input is several captures
+
 # (what the reader reads, in words for the error message; module relative to this package)
 READERS: list[tuple[str, str]] = [
     ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
@@ -30,6 +33,7 @@ READERS: list[tuple[str, str]] = [
     ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),
     ("a table of nsys stats or nsys recipe (cuda_gpu_trace, cuda_gpu_kern_sum)", ".nsys_stats"),
     ("an Nsight Systems report (.nsys-rep), where nsys is installed", ".nsys_rep"),
+    ("a folder with the files of one run, one per rank or node", MANY),
 ]
 
 
@@ -48,12 +52,19 @@ def open_trace(path: str | Path, *, cache: Path | None = None, progress: Progres
         reader = import_module(module, __name__)
         if reader.sniff(path, head):
             if cache is None:
-                trace: Trace = reader.read(path, progress=progress)
-                return trace
+                return _printable(reader.read(path, progress=progress))
             from .cache import through_cache
 
-            return through_cache(path, cache, partial(reader.read, path, progress=progress))
+            return _printable(through_cache(path, cache, partial(reader.read, path, progress=progress)))
     raise describe(path, head, [words for words, _ in READERS])
+
+
+def _printable(trace: Trace) -> Trace:
+    """The trace with a file name that can be written as UTF-8 (a name on disk may be any bytes)."""
+    name = trace.capture.source_name.encode("utf-8", "replace").decode("utf-8")
+    if name == trace.capture.source_name:
+        return trace
+    return replace(trace, capture=replace(trace.capture, source_name=name))
 
 
 def looks_like_capture(path: Path) -> bool:
@@ -68,5 +79,8 @@ def looks_like_capture(path: Path) -> bool:
 
 
 def is_capture_folder(path: Path) -> bool:
-    """Whether a folder is one capture (an export of one file per table), not a folder of captures."""
-    return path.is_dir() and looks_like_capture(path)
+    """Whether a folder is one capture (an export of one file per table), not a folder of captures, be they of one run."""
+    try:
+        return path.is_dir() and any(import_module(m, __name__).sniff(path, b"") for _, m in READERS if m != MANY)
+    except OSError:
+        return False

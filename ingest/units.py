@@ -7,6 +7,7 @@ import re
 from .errors import UsageError
 
 _UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_LONGEST_NS = 2**62  # 146 years, and twice as much still fits a 64-bit integer
 _TIME = re.compile(r"\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*(?P<unit>ns|us|ms|s)?\s*", re.IGNORECASE)
 
 
@@ -16,7 +17,10 @@ def parse_time_ns(text: str, flag: str, *, default_unit: str = "s") -> int:
     if match is None:
         raise UsageError(f"{flag}: {text!r} is not a time; write a number, alone or with ns, us, ms or s.")
     unit = (match["unit"] or default_unit).lower()
-    return round(float(match["number"]) * _UNITS_NS[unit])
+    nanoseconds = float(match["number"]) * _UNITS_NS[unit]
+    if abs(nanoseconds) > _LONGEST_NS:
+        raise UsageError(f"{flag}: {text!r} is longer than any capture.")
+    return round(nanoseconds)
 
 
 def parse_milliseconds(text: str, flag: str) -> float:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ..ingest.errors import UsageError
 
+_NAME_KEPT = 40  # of the target's name in the temporary one, which must not become longer than a name may be
+
 
 def write_whole(path: Path, content: bytes | str) -> None:
     """Write ``content`` to ``path`` atomically, creating its folder.
@@ -23,7 +25,7 @@ def produce_whole(path: Path, produce: Callable[[Path], object]) -> None:
     """Let ``produce`` write a temporary file beside ``path``, then rename it there; on failure nothing is left."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name[:_NAME_KEPT]}.", suffix=path.suffix, dir=path.parent)
     except OSError as error:
         raise UsageError(
             f"cannot write {path}: {error.strerror or error}. Choose another folder with -o DIR."

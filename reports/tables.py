@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,14 @@ def pandas_frames(analysis: Analysis) -> dict[str, Any]:
     return {name: frame.to_pandas() for name, frame in frames.items()}
 
 
+def _write_parquet(frame: pl.DataFrame, path: Path) -> None:
+    """Write one table; a full disk is an OSError here as everywhere."""
+    try:
+        frame.write_parquet(path)
+    except pl.exceptions.ComputeError as error:
+        raise OSError(str(error).rpartition("error: ")[2]) from error
+
+
 def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[Path]:
     """Write every table into ``folder`` as ``<table>.csv`` or ``<table>.parquet``; returns the files."""
     written = []
@@ -86,6 +95,6 @@ def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[P
         if output_format == "csv":
             produce_whole(path, frame.write_csv)
         else:
-            produce_whole(path, frame.write_parquet)
+            produce_whole(path, partial(_write_parquet, frame))
         written.append(path)
     return written
