@@ -28,6 +28,7 @@ Bools = npt.NDArray[np.bool_]
 
 SOURCE_CODE = {name: code for code, name in enumerate(WORK_SOURCES.categories)}
 UNKNOWN, MODEL, SHAPE = (SOURCE_CODE[name] for name in ("unknown", "model", "shape"))
+_PASSES = [PLACE_CODE[place] for place in ("sampling", "routing_scores", "routing_choices")]
 DISAGREES = 0.05  # relative difference of recorded and modelled FLOPs that is reported
 
 
@@ -82,6 +83,8 @@ def assign_kernels(
     sums = with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height))
     work = _unknown(kernels, names, places, op, duration, sums)
     work.place[names.expert_sum[name] & (step >= 0)] = PLACE_CODE["expert_sum"]
+    routes = (op == OP_CODE["moe_routing"]) & (names.pass_place[name] > 0) & (step >= 0)
+    work.place[routes] = names.pass_place[name[routes]]
     is_countable = countable(steps)
     if choice.rank is not None:
         _name_by_shape(work, choice.rank)
@@ -192,7 +195,9 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     weight = _weight_bytes(work, rank, rows)
     flat = _Flat(table, at, step)
     weights = (flat(table.weight_elements) * weight + flat(table.weight_bytes)) * share
-    activations = flat(table.activations) * share
+    passes = np.isin(at, _PASSES)  # counted in elements: an unknown kernel's passes are unknown
+    per_element = np.where(passes, work.names.pass_bytes[work.name[rows]], 1.0)
+    activations = flat(table.activations) * share * per_element
     flop = flat(table.flop) * share
     # the least bytes of a GEMM whose token count is unknown are its weights
     floor = np.isnan(activations) & (weights > 0)
@@ -203,6 +208,8 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     work.weights[rows] = weights
     work.kv[rows] = flat(table.kv) * share
     work.bytes[rows] = weights + work.kv[rows] + activations
+    moves_only = rows[np.isnan(work.bytes[rows]) & (work.flop[rows] == 0)]  # nothing is known of these
+    work.flop[moves_only] = work.flop_executed[moves_only] = np.nan
     _add_fused(work, table, rows, share, places.adds_residual)
     helpers = rows[work.helper[rows]]
     for column in (work.flop, work.flop_executed, work.bytes, work.weights, work.kv):

@@ -26,7 +26,8 @@ PLACES: tuple[str, ...] = (
     *("router", "experts", "expert_gate_up", "expert_down", "shared_gate", "shared_gate_up", "shared_down"),
     *("attention", "attention_prefill", "attention_decode"),
     *("norm", "qk_norm", "final_norm", "rope", "kv_write", "activation", "expert_activation", "shared_activation"),
-    *("embedding", "row_gather", "quantize", "quantize_o", "quantize_down", "expert_sum"),
+    *("embedding", "row_gather", "quantize", "quantize_o", "quantize_down", "quantize_head", "expert_sum"),
+    *("activation_alone", "gate_product", "sampling", "routing_scores", "routing_choices"),
 )
 PLACE_CODE: dict[str, int] = {place: code for code, place in enumerate(PLACES)}
 OP_CODE: dict[str, int] = {op: code for code, op in enumerate(OP_CLASSES.categories)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ MATRIX_OPS = ("gemm", "moe_gemm", "attention")  # what MFU counts: work of the t
 # A residual addition written into the norm kernel's name.
 _FUSED_ADD = r"(?i)fused_?add|add_?(?:rms|layer)_?norm|residual"
 _EXPERT_SUM = r"(?i)moe_sum|finalize_?moe|moe.*finalize|moe_?combine|moe_reduce"
+_PASS_PLACES = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
 _SMALL_OPS = ("norm", "rope", "kv_write", "activation")
 
 
@@ -41,6 +43,8 @@ class NameColumns:
     shape_k: npt.NDArray[np.int64]
     tile_elements: npt.NDArray[np.int64]  # tile M x N, 0 = not in the name
     expert_sum: npt.NDArray[np.bool_]  # adds the outputs of a token's experts
+    pass_place: npt.NDArray[np.int16]  # of a pass over one table (passes.toml): code of its place, 0 = none
+    pass_bytes: Floats  # bytes per element of that table, NaN = none
 
 
 def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | None) -> NameColumns:
@@ -51,6 +55,7 @@ def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | N
     is_small = np.isin(op, [OP_CODE[name] for name in _SMALL_OPS])
     fused_place = fused.replace_strict(small, default=0, return_dtype=pl.Int16).to_numpy()
     dtype = facts["dtype"].replace_strict(DTYPE_CODE, default=0, return_dtype=pl.Int8).to_numpy()
+    pass_place, pass_bytes = _passes(names["name"], op)
     tile = (facts["tile_m"].cast(pl.Int64) * facts["tile_n"].cast(pl.Int64)).fill_null(0)
     return NameColumns(
         op=op,
@@ -63,6 +68,8 @@ def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | N
         shape_k=facts["shape_k"].fill_null(0).to_numpy(),
         tile_elements=tile.to_numpy(),
         expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(_EXPERT_SUM).to_numpy(),
+        pass_place=pass_place,
+        pass_bytes=pass_bytes,
     )
 
 
@@ -91,6 +98,23 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
     wide = facts["dtype"].replace_strict({"bf16": 2.0, "fp16": 2.0}, default=None, return_dtype=pl.Float64)
     wide = pl.select(pl.when(unpacks_not).then(wide)).to_series()
     return pl.select(pl.coalesce(packed, direct, wide).fill_null(float("nan"))).to_series().to_numpy()
+
+
+@cache
+def passes() -> tuple[Mapping[str, Any], ...]:
+    """Rows of passes.toml."""
+    return tuple(tomllib.loads(Path(__file__).with_name("passes.toml").read_text(encoding="utf-8"))["pass"])
+
+
+def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
+    """Place and bytes per element of names that pass over logits, router scores or choices of experts."""
+    place, size = np.zeros(len(names), np.int16), np.full(len(names), np.nan)
+    rows = np.flatnonzero(np.isin(op, [OP_CODE["sampling"], OP_CODE["moe_routing"]]))
+    own = names.gather(rows)
+    for each in reversed(passes()):
+        hit = rows[own.str.contains(each["regex"]).to_numpy()]
+        place[hit], size[hit] = PLACES.index(_PASS_PLACES[each["of"]]), each["bytes"]
+    return place, size
 
 
 @cache

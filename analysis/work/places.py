@@ -259,14 +259,30 @@ def _place_all(
     code[activation & (last_experts > last_any_gemm)] = PLACE_CODE["expert_activation"]
     shared = last == PLACE_CODE["shared_gate_up"]
     code[activation & shared & (last_experts <= last_any_gemm)] = PLACE_CODE["shared_activation"]
+    # between gate and up the activation works on the gate alone, and a kernel of its own multiplies the two
+    code[activation & (last == PLACE_CODE["gate"])] = PLACE_CODE["activation_alone"]
+    multiplies = (o.op == OP_CODE["elementwise"]) & (last == PLACE_CODE["up"]) & (after == PLACE_CODE["down"])
+    code[multiplies & _after_activation_alone(o, code)] = PLACE_CODE["gate_product"]
+    code[(o.op == OP_CODE["sampling"]) & (last == PLACE_CODE["lm_head"])] = PLACE_CODE["sampling"]
     reduces = o.op == OP_CODE["gemm_reduce"]
     code[reduces] = last[reduces]
     return code, layer
 
 
+def _after_activation_alone(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
+    """Kernels whose last activation worked on the gate alone."""
+    activations = np.append(np.flatnonzero(o.op == OP_CODE["activation"]), -1)
+    last = activations[o.activation_count - 1]  # -1 picks the appended one
+    return np.asarray((last >= 0) & (code[last] == PLACE_CODE["activation_alone"]))
+
+
 # Where activations are quantised, by the GEMM that reads them: its inputs are as many elements a token.
 _QUANTIZED = {
-    "quantize": ("qkv", "q", "gate_up", "gate", "q_a", "qkv_a", "lm_head"),
+    "quantize": (
+        *("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "q_a", "kv_a", "qkv_a"),
+        *("router", "shared_gate", "shared_gate_up"),
+    ),
+    "quantize_head": ("lm_head",),
     "quantize_o": ("o",),
     "quantize_down": ("down",),
 }
@@ -345,8 +361,8 @@ def _shares(o: _Ordered, code: npt.NDArray[np.int16], duration: Ints) -> npt.NDA
         if len(members) < 2:
             continue
         opens = (np.diff(o.step[members]) != 0) | (np.diff(o.last_gemm[members]) != 0)
-        if PLACES[place] == "norm" or opens.all():
-            continue  # the norms of a layer each do their own work
+        if PLACES[place] in ("norm", "sampling") or opens.all():
+            continue  # the norms of a layer each do their own work, as do the passes over the logits
         start = np.flatnonzero(np.append(True, opens))
         of = np.cumsum(np.append(True, opens)) - 1
         time = np.maximum(duration[members], 1).astype(np.float64)

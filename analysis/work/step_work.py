@@ -293,7 +293,7 @@ def _put_small(table: WorkTable, rank: RankShape, sums: StepSums, activation_byt
 
 
 def _moved(rank: RankShape, sums: StepSums, activation_bytes: float) -> dict[str, Work]:
-    """Kernels that only move activations: row gather, quantisation (one byte out), the sum over experts."""
+    """Kernels that mostly move activations: row gather, quantisation (one byte out), the sum over experts, sampling."""
     model, tokens = rank.model, sums.tokens
     inputs = {
         "quantize": float(model.hidden),
@@ -303,6 +303,14 @@ def _moved(rank: RankShape, sums: StepSums, activation_bytes: float) -> dict[str
     moved = {place: Work(0.0, activations=tokens * width * (activation_bytes + 1.0)) for place, width in inputs.items()}
     rows = 2.0 * activation_bytes * model.hidden
     moved["row_gather"] = Work(0.0, activations=sums.logits_rows * rows)
+    moved["quantize_head"] = Work(0.0, activations=sums.logits_rows * model.hidden * (activation_bytes + 1.0))
+    width = model.intermediate / rank.tensor_parallel
+    moved["activation_alone"] = formulas.activation(tokens, width, gated=False, activation_bytes=activation_bytes)
+    moved["gate_product"] = Work(tokens * width, activations=3.0 * activation_bytes * tokens * width)
+    # elements of tables that are passed over; the kernel's name tells the bytes of each
+    moved["sampling"] = Work(0.0, activations=sums.logits_rows * float(model.vocab))
+    moved["routing_scores"] = Work(0.0, activations=tokens * float(model.experts))
+    moved["routing_choices"] = Work(0.0, activations=tokens * float(model.experts_per_token))
     experts = tokens * model.hidden * activation_bytes
     moved["expert_sum"] = Work(
         tokens * model.hidden * model.experts_per_token, activations=experts * (model.experts_per_token + 1.0)

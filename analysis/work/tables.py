@@ -22,6 +22,16 @@ CONVENTIONS = (
     "MFU counts matrix work (GEMMs, attention) against the dense peak of the kernel's own type",
 )
 _NO_RATIO = {"collective": "time is transfer and waiting for other ranks: no MFU or MBU"}
+# Why nothing is said of kernels that belong to no place of a layer.
+_NO_FORMULA = {
+    "elementwise": "no formula: neither name nor grid tells how many tensors it reads",
+    "reduce": "no formula: the reduced shape is not in the capture",
+    "index": "no formula: how many rows it touches is not in the capture",
+    "step_metadata": "no formula: bookkeeping of a few bytes a request",
+    "sampling": "no formula: how often it passes over the logits is not known",
+    "moe_routing": "no formula: which tables it passes over is not known",
+    "copy": "no formula: its size is not in the capture",
+}
 _LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
@@ -140,13 +150,17 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
         return "outside every step"
     if phase in ("other", "unknown"):
         return f"phase {phase}: its tokens are not known"
-    if op_class == "attention" and why.choice.rank is not None:
-        if phase == "decode":
-            return "KV lengths are not in the capture"
-        return "how the step's prompt tokens split over requests is not in the capture"
+    modelled = why.choice.rank is not None
+    if op_class == "attention" and modelled:
+        lengths = "KV lengths are not in the capture"
+        return (
+            lengths if phase == "decode" else "how the step's prompt tokens split over requests is not in the capture"
+        )
     if op_class in (*MATRIX_OPS, "norm", "rope", "kv_write", "activation", "embedding"):
-        return why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
-    return "no formula for this kind of kernel"
+        weights_alone = modelled and row["bytes"] is not None
+        known = "the step's tokens are not known: bytes are those of the weights alone" if weights_alone else None
+        return known or why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
+    return _NO_FORMULA.get(op_class, "no formula for this kind of kernel")
 
 
 def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
