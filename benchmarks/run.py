@@ -32,7 +32,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 CLI = (sys.executable, "-m", "trace_analyze.cli")
 WHOLE, SCAN, AGAIN = "whole command line", "plain scan", "whole, second look with --cache"
 PEERS_UP_TO = 1_000_000
-PEER_TURNS = 2  # they are slow: not in every repetition
+PEER_TURNS = 1  # they are slow: not in every repetition
 LARGE = 10_000_000  # captures this large are measured once, and only of one kind unless asked for
 
 
