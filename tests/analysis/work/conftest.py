@@ -36,7 +36,7 @@ class Prepared:
     def with_model(self, **options) -> WorkResult:
         """The same with the model and data types that ran."""
         config = self.run.config
-        weight = None if config.weight_dtype in ("bf16", "fp16") else config.weight_dtype
+        weight = None if config.weight_dtype in ("bf16", "fp16", "q4_k") else config.weight_dtype  # names tell q4_k
         return self.work(model=config.model, weight_dtype=weight, kv_dtype=config.kv_dtype, **options)
 
     def against_truth(self, result: WorkResult) -> pl.DataFrame:
