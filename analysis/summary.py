@@ -91,6 +91,7 @@ def summarise(found: SummaryInput) -> SummaryResult:
     per_group = list(split_groups(found.steps, found.groups)) if found.autoregressive else []
     summary |= _step_numbers(found, per_group, None, reasons)
     summary["utilization"] = utilization(found, summary)
+    summary["decode_ramp"] = decode_ramp(per_group)
     summary["worst_episode"] = _worst_episode(found.stalls)
     summary["longest_run_without_decode"] = _longest_run(found.stalls)
     if len(per_group) > 1:
@@ -228,7 +229,6 @@ def _step_numbers(
         "inter_token_gap_ms": spread(gaps.filter("counted")["gap_ms"].to_numpy() if gaps.height else []),
         "decode_batch_p50": _median([g.count("decode_requests")[g.is_decode] for g in groups]),
         **_batch_range(groups),
-        "decode_ramp": decode_ramp(groups),
         "prefill_tokens": _total([g.count("prefill_tokens")[g.is_prefill | g.is_mixed] for g in groups]),
         "decode_tokens": _total([_decoded(g) for g in groups]),
     }
