@@ -77,10 +77,8 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     alone = has_flop & np.isnan(work.flop)
     work.flop[alone] = flop[alone]
     work.source[has_size | alone] = SOURCE_CODE["measured"]
-    for dtype in _DTYPES:
-        counted = (joined[f"flop_tensor_{dtype}"].fill_null(0.0) > 0).to_numpy() & (work.dtype == 0)
-        work.dtype[counted] = DTYPE_CODE[dtype]
-    notes = _notes(results, met)
+    _count_types(joined, work)
+    notes = _notes(results, met, attention=bool(lengths[joined["dram_bytes"].is_not_null().to_numpy()].any()))
     return JoinReport(
         results.height,
         met.height,
@@ -89,6 +87,40 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
         tuple(notes),
         tuple(_pairs(chosen, names)),
     )
+
+
+def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: KernelWork) -> JoinReport | None:
+    """Counters of an input that is itself Nsight Compute results: every kernel has its own, attention too.
+
+    None when the kernels are not the timed launches of ``results``, one by one.
+    """
+    timed = results.filter(pl.col("duration_ns").is_not_null() & (pl.col("duration_ns") > 0))
+    if timed.height != kernels.height:
+        return None
+    own = timed[kernels["correlation_id"].to_numpy()]  # the reader numbers the launches in their order
+    size, flop = (own[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in ("dram_bytes", "flop"))
+    has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
+    work.bytes[has_size] = size[has_size]
+    work.flop_executed[has_flop] = work.flop[has_flop] = flop[has_flop]
+    work.source[has_size | has_flop] = SOURCE_CODE["measured"]
+    _count_types(own, work)
+    notes = ["durations and counters are Nsight Compute's, which locks clocks and flushes caches: serving is faster"]
+    notes.append("FLOPs are the executed ones, tile padding included")
+    return JoinReport(
+        results.height,
+        timed.height,
+        int((has_size | has_flop).sum()),
+        (),
+        tuple(notes + _missing_counters(timed) + _reasons(results)),
+        (),
+    )
+
+
+def _count_types(counters: pl.DataFrame, work: KernelWork) -> None:
+    """Arithmetic types from the tensor pipes that ran, where the name does not say."""
+    for dtype in _DTYPES:
+        counted = (counters[f"flop_tensor_{dtype}"].fill_null(0.0) > 0).to_numpy() & (work.dtype == 0)
+        work.dtype[counted] = DTYPE_CODE[dtype]
 
 
 def _profiled(results: pl.DataFrame) -> pl.DataFrame:
@@ -162,14 +194,24 @@ def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[dict[str, Any]]:
     return pairs.select("short_name", *GEOMETRY[:3], **columns).head(50).to_dicts()
 
 
-def _notes(results: pl.DataFrame, met: pl.DataFrame) -> list[str]:
+def _notes(results: pl.DataFrame, met: pl.DataFrame, *, attention: bool) -> list[str]:
     notes = ["durations are those of Nsight Systems; Nsight Compute locks clocks and flushes caches"]
-    if not met["dram_bytes"].count():
-        notes.append("the results hold no DRAM bytes: collect the `roofline` or `full` section set")
-    if not met["flop"].count():
-        notes.append("the results hold no FLOP counters: collect the `roofline` or `full` section set")
-    reasons = [reason for reason in results["reason"].drop_nulls().unique().sort().to_list() if reason]
-    notes.append(
-        "attention is compared, not replaced: its work depends on cache lengths, which name and grid do not tell"
-    )
-    return notes + reasons[:3]
+    notes += _missing_counters(met)
+    if attention:
+        notes.append(
+            "attention is compared, not replaced: its work depends on cache lengths, which name and grid do not tell"
+        )
+    return notes + _reasons(results)
+
+
+def _missing_counters(launches: pl.DataFrame) -> list[str]:
+    return [
+        f"the results hold no {what}: collect the `roofline` or `full` section set"
+        for what, column in (("DRAM bytes", "dram_bytes"), ("FLOP counters", "flop"))
+        if not launches[column].count()
+    ]
+
+
+def _reasons(results: pl.DataFrame) -> list[str]:
+    """Why some counters are missing, in the reader's words, three at most."""
+    return [reason for reason in results["reason"].drop_nulls().unique().sort().to_list() if reason][:3]

@@ -23,6 +23,7 @@ from .step_work import step_sums
 from .sums import group_sums
 from .whole_steps import whole_steps
 
+PROFILED_ONE_BY_ONE = ("ncu_csv", "ncu_rep")  # inputs whose kernels are Nsight Compute's launches
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 
 
@@ -61,7 +62,10 @@ def join_measured(
     warnings: list[str] = []
     results = ncu_join.read_results(options.ncu)
     if results is not None:
-        report = ncu_join.join_results(results, phases.kernels, trace.names, work)
+        report = None
+        if trace.capture.format in PROFILED_ONE_BY_ONE:
+            report = ncu_join.join_own_launches(results, phases.kernels, work)
+        report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
         measured["ncu"] = {
             "launches": report.launches,
             "joined_launches": report.joined_launches,

@@ -146,6 +146,8 @@ def _verdict(row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, co
 def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
     """Why nothing is known of a row's work."""
     op_class, phase = row["op_class"], row["phase"]
+    if row["source"] == "measured" and row["bytes"] is not None:
+        return "its FLOPs were not counted by Nsight Compute"
     if not row["steps"]:
         return "outside every step"
     if phase in ("other", "unknown"):
