@@ -17,6 +17,7 @@ from .strings import TextPool, dense
 
 LAUNCHING = frozenset({KERNEL_LAUNCH, GRAPH_LAUNCH})
 CALL_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
+MOST_IDS = 1 << 27
 COLUMNS = {
     "start_ns": Wanted("start", "i64"),
     "end_ns": Wanted("end", "i64"),
@@ -62,10 +63,18 @@ def _of_kind(columns: Columns, kinds: list[str], schema: Schema, what: str, cont
 def opaque_launches(launches: pl.DataFrame, kernels: pl.DataFrame) -> int:
     """Graph launch calls under whose correlation id no kernel was recorded."""
     graphs = launches.filter((pl.col("kind") == GRAPH_LAUNCH) & (pl.col("correlation_id") >= 0))
-    if graphs.is_empty():
-        return 0
-    ids = graphs["correlation_id"].unique()
-    recorded = (
-        kernels.select("process", "correlation_id").filter(pl.col("correlation_id").is_in(ids.implode())).unique()
-    )
-    return graphs.join(recorded, on=["process", "correlation_id"], how="anti").height
+    opaque = 0
+    for (process,), mine in graphs.group_by("process"):
+        own = kernels if kernels["process"].n_unique() == 1 else kernels.filter(pl.col("process") == process)
+        if own.height and own["process"][0] != process:
+            own = own.clear()
+        calls, recorded = mine["correlation_id"].to_numpy(), own["correlation_id"].to_numpy()
+        low, high = int(calls.min()), int(calls.max())
+        recorded = recorded[(recorded >= low) & (recorded <= high)]
+        if high - low < MOST_IDS:  # ids are given one after the other: a table of flags is quicker than a search
+            seen = np.zeros(high - low + 1, dtype=bool)
+            seen[recorded - low] = True
+            opaque += int((~seen[calls - low]).sum())
+        else:
+            opaque += int((~np.isin(calls, recorded)).sum())
+    return opaque
