@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,3 +57,35 @@ def test_a_mean_lies_between_least_and_most(values, data):
     start = data.draw(st.integers(0, (len(values) - 1) * PERIOD))
     end = data.draw(st.integers(start + 1, len(values) * PERIOD))
     assert min(values) - 1e-6 <= mean(found, start, end) <= max(values) + 1e-6
+
+
+def test_phases_of_a_sampled_run(prepared):
+    """Sampled DRAM activity of each phase against the bytes that really moved; the SM clock that was set, 1,890 MHz."""
+    run = prepared("vllm-llama-8b-h100-warmup-metrics")
+    result = run.with_model()
+    truth = run.run.truth.steps.filter(~pl.col("excluded") & (pl.col("rank") == 0))
+    rows = {row["phase"]: row for row in result.measured["gpu_metrics"]["by_phase"]}
+    assert set(rows) >= {"decode", "mixed"}
+    for phase in ("decode", "mixed"):
+        own = truth.filter(pl.col("phase") == phase)
+        moved = float((own["bytes_weights"] + own["bytes_kv"] + own["bytes_activations"]).sum())
+        gbps = moved / float((own["end_ns"] - own["start_ns"]).sum())
+        assert rows[phase]["sampled_gbps"] == pytest.approx(gbps, rel=0.03)
+        assert rows[phase]["sampled_mbu_pct"] == pytest.approx(100 * gbps / 3352.32, rel=0.03)
+    assert rows["mixed"]["tensor_active_pct"] > 50 > rows["decode"]["tensor_active_pct"]
+    assert result.trust["clocks"]["sm_clock_mhz"] == pytest.approx(1890)
+    assert result.trust["clocks"]["source"] == "gpu_metrics"
+    bf16 = next(line for line in result.roofline["ceilings"] if line["dtype"] == "bf16")
+    assert bf16["peak_tflops_at_clock"] == pytest.approx(bf16["peak_tflops"] * 1890 / 1830, rel=1e-3)
+
+
+def test_a_wrong_model_is_told_by_the_samples(prepared):
+    """Half of the layers' width is a fraction of the bytes: both figures are named."""
+    run = prepared("vllm-llama-8b-h100-warmup-metrics")
+    right, wrong = run.work(model="llama-3.1-8b"), run.work(model="llama-3.2-1b")
+
+    def said(result):
+        return [each for each in result.trust["contradictions"] if "by the sampled DRAM activity" in each]
+
+    assert not said(right)
+    assert said(wrong)

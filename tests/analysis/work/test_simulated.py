@@ -111,29 +111,84 @@ def test_contract(prepared, name):
     assert sum(result.trust["gpu_time_by_work_source"].values()) == pytest.approx(1.0)
 
 
-def test_sums_of_the_tables_are_the_sums_of_the_kernels(prepared):
-    result = prepared("vllm-llama-8b-h100-marks").with_model()
+WHOLE = [
+    "vllm-llama-8b-h100-marks",
+    "vllm-qwen3-moe-h100-tp2-eager",  # two ranks, experts, mixed steps
+    "vllm-llama-8b-h100-speculative",  # draft steps without work
+    "vllm-deepseek-lite-h100-mla",
+    "trtllm-llama-8b-h100",  # mixed steps with an attention kernel per part
+]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_sums_of_the_tables_are_the_sums_of_the_kernels(prepared, name):
+    result = prepared(name).with_model()
     counted = result.kernels.filter(pl.col("in_window"))
     for table in (result.kernel_table, result.op_classes):
         assert table["count"].sum() == counted.height
         assert table["total_ms"].sum() == pytest.approx((counted["end_ns"] - counted["start_ns"]).sum() / 1e6)
-        assert table["flop"].sum() == pytest.approx(counted["flop"].sum())
-        assert table["bytes"].sum() == pytest.approx(counted["bytes"].sum())
+        for column in ("flop", "flop_executed", "bytes"):
+            assert table[column].sum() == pytest.approx(counted[column].sum(), rel=1e-9)
     for shares in result.kernel_table["evidence"]:
         assert sum(shares.values()) == pytest.approx(1.0)
+    by_class = result.kernel_table.group_by("op_class", "phase").agg(pl.col("flop", "bytes", "total_ms").sum())
+    both = result.op_classes.join(by_class, on=["op_class", "phase"], suffix="_sum", how="full")
+    for column in ("flop", "bytes", "total_ms"):
+        assert ((both[column].fill_null(0.0) - both[f"{column}_sum"]).abs() <= 1e-9 * both[f"{column}_sum"]).all()
 
 
-def test_steps_are_the_sums_of_their_kernels(prepared):
-    result = prepared("vllm-llama-8b-h100-marks").with_model()
+@pytest.mark.parametrize("name", WHOLE)
+def test_steps_are_the_sums_of_their_kernels(prepared, name):
+    """On every rank by itself; FLOPs of the matrix kernels and of the small ones alike."""
+    result = prepared(name).with_model()
     by_step = result.kernels.filter(pl.col("step") >= 0).group_by("step").agg(pl.col("flop", "bytes", "bytes_kv").sum())
-    both = result.steps.filter(pl.col("bytes_kv").is_not_null() & pl.col("flop").is_not_null()).join(
+    both = result.steps.filter(pl.col("bytes").is_not_null() & pl.col("flop").is_not_null()).join(
         by_step, on="step", suffix="_sum"
     )
-    assert both.height > 30
-    for name in ("flop", "bytes", "bytes_kv"):
-        assert ((both[name] - both[f"{name}_sum"]).abs() <= 1e-9 * both[name]).all()
-    parts = both["bytes_weights"] + both["bytes_kv"] + both["bytes_activations"]
-    assert ((parts - both["bytes"]).abs() <= 1e-6 * both["bytes"]).all()
+    assert both.height > 20
+    assert set(both["device_index"]) == set(result.steps["device_index"])
+    for column in ("flop", "bytes"):
+        assert ((both[column] - both[f"{column}_sum"]).abs() <= 1e-9 * both[column]).all()
+    known = both.filter(pl.col("bytes_kv").is_not_null())
+    assert ((known["bytes_kv"] - known["bytes_kv_sum"]).abs() <= 1e-9 * known["bytes_kv"]).all()
+    parts = known["bytes_weights"] + known["bytes_kv"] + known["bytes_activations"]
+    assert ((parts - known["bytes"]).abs() <= 1e-6 * known["bytes"]).all()
+
+
+def test_ratios_of_a_row_are_those_of_its_sums(prepared):
+    """A table's MBU is its bytes over its time, not a mean of ratios."""
+    result = prepared("trtllm-llama-8b-h100").with_model()
+    rows = result.kernel_table.filter(pl.col("mbu_pct").is_not_null() & pl.col("reason").is_null())
+    assert rows.height > 5
+    bandwidth = prepared("trtllm-llama-8b-h100").devices[0].memory_bandwidth_gbps
+    expected = 100.0 * rows["bytes"] / (rows["total_ms"] / 1e3) / (bandwidth * 1e9)
+    assert ((rows["mbu_pct"] - expected).abs() <= 1e-6 * expected).all()
+    both = rows.filter(pl.col("flop").is_not_null())
+    intensity = both["flop"] / both["bytes"]
+    assert ((both["arithmetic_intensity"] - intensity).abs() <= 1e-9 * intensity).all()
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_attention_of_a_mixed_step_belongs_to_its_own_phase(prepared, phase):
+    """TensorRT-LLM launches one kernel for each part of a mixed step."""
+    run = prepared("trtllm-llama-8b-h100")
+    kernels = run.against_truth(run.with_model())
+    own = kernels.filter((pl.col("op_class") == "attention") & (pl.col("step_phase") == "mixed"))
+    part = own.filter(pl.col("phase") == phase)
+    assert part.height
+    assert (part["place"] == f"attention_{phase}").all()
+    assert part.filter(pl.col("true_phase") != phase).is_empty()
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("vllm-llama-8b-h100-tp2", 2), ("vllm-llama-70b-h100-tp8-unmarked", 8)])
+def test_every_rank_reads_its_share(prepared, name, ranks):
+    """8B: 15.01 GB over two ranks; 70B: 139.0 GB over eight; norms and lm_head rows aside."""
+    result = prepared(name).with_model()
+    decode = result.steps.filter((pl.col("phase") == "decode") & ~pl.col("partial"))
+    by_device = decode.group_by("device_index").agg(pl.col("bytes_weights").median())
+    whole = {2: 15.01e9, 8: 139.0e9}[ranks]
+    assert by_device.height == ranks
+    assert by_device["bytes_weights"].to_list() == [pytest.approx(whole / ranks, rel=2e-3)] * ranks
 
 
 def test_decode_is_bound_by_memory_and_prefill_by_compute(prepared):
