@@ -6,12 +6,12 @@ import math
 
 
 def duration(ms: float) -> str:
-    """``ms`` in the unit that reads best: ``85 us``, ``9.62 ms``, ``240 ms``, ``1.7 s``."""
+    """``ms`` in the unit that reads best: ``85 µs``, ``9.62 ms``, ``240 ms``, ``1.7 s``."""
     if ms >= 1000:
         return f"{significant(ms / 1000)} s"
     if ms >= 1:
         return f"{significant(ms)} ms"
-    return f"{significant(ms * 1000)} us"
+    return f"{significant(ms * 1000)} µs"
 
 
 def significant(value: float) -> str:

@@ -16,7 +16,7 @@ NO_NVTX = EvidenceGap(
 OPAQUE_GRAPHS = EvidenceGap(
     "graph replays are opaque",
     "Each CUDA graph is one row: its kernels, and with them decode by kernel and idle time, are not recorded.",
-    f"{PROFILE} COMMAND   # --cuda-graph-trace=node",
+    f"{PROFILE} COMMAND",
 )
 NO_GPU_TABLE = EvidenceGap(
     "no GPU table",
