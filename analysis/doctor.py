@@ -335,7 +335,7 @@ def _measured(trace: Trace, texts: pl.DataFrame) -> Question:
 
 
 def _complete(trace: Trace, texts: pl.DataFrame) -> Question:
-    question = "Is anything lost?"
+    question = "Is the capture complete?"
     lost = [message.text for message in trace.capture.diagnostics if message.severity in ("warning", "error")]
     rejected = sum(trace.capture.rejected_rows.values())
     if lost:

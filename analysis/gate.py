@@ -85,11 +85,15 @@ def _in_key_unit(number: float, unit: str | None, path: str) -> float:
     is_percent = path.startswith("delta.") or re.search(r"_pct\b", path) is not None
     if unit == "%":
         if not is_percent:
-            raise UsageError(f"--gate: {path} is not a percentage, so '%' does not fit.")
+            raise UsageError(
+                f"--gate: '%' does not fit {path}: keys in percent end in _pct, such as decode_mbu_kernel_pct."
+            )
         return number
     key_unit = re.search(r"_(ms|ns|us)(?:\b|_)", path)
     if is_percent or key_unit is None:
-        raise UsageError(f"--gate: {path} is not a time, so '{unit}' does not fit.")
+        raise UsageError(
+            f"--gate: '{unit}' does not fit {path}: keys that are times carry _ms, _us or _ns, such as stall_max_ms."
+        )
     return number * _UNIT_MS[unit] / _UNIT_MS[key_unit[1]]
 
 

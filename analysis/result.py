@@ -284,6 +284,10 @@ class Analysis:
     workload: Mapping[str, Any] = field(default_factory=dict)  # classification and each technique's movement
     measured: Mapping[str, Any] = field(default_factory=dict)  # Nsight Compute join, GPU metrics, counters
 
+    def __repr__(self) -> str:
+        headline = self.summary.get("headline") or "no headline"
+        return f"<Analysis {self.trace.capture.source_name}: {self.status}; {headline}>"
+
     def to_dict(self) -> dict[str, Any]:
         """The content of ``--format json`` as plain dictionaries and lists."""
         from ..reports.json_report import to_dict

@@ -239,6 +239,10 @@ class Trace:
     devices: pl.DataFrame
     gaps_in_evidence: tuple[EvidenceGap, ...] = ()
 
+    def __repr__(self) -> str:
+        facts = self.capture
+        return f"<Trace {facts.source_name}: {facts.product or facts.format}, {self.kernels.height:,} kernels>"
+
 
 FRAMES: Mapping[str, Schema] = {
     "names": NAMES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,14 @@ from .format import scaled, whole
 from .progress import Progress
 from .terminal import plain
 
+LONGEST_FLAG = 32  # kept whole also on a narrow screen
+_ONE = (
+    ("launches", "launch"),
+    ("processes", "process"),
+    ("copies", "copy"),
+    ("ranges and annotations", "range or annotation"),
+    *((f"{word}s", word) for word in ("kernel", "device", "call", "mark", "row", "sample")),
+)
 _STATES = {"yes": "yes", "partly": "partly", "no": "NO"}
 
 
@@ -46,7 +55,7 @@ def blocks(diagnosis: Diagnosis) -> list[RenderableType]:
     lines: list[RenderableType] = [
         Text(plain(f"{facts.source_name}  ({product})"), style="bold"),
         Text(plain(f"engine: {engine} ({diagnosis.recognised_by})")),
-        Text("holds: " + ", ".join(f"{whole(rows)} {what}" for what, rows in diagnosis.contents)),
+        Text("holds: " + ", ".join(_counted(rows, what) for what, rows in diagnosis.contents)),
         Text(""),
         _questions(diagnosis),
         Text(""),
@@ -60,6 +69,13 @@ def blocks(diagnosis: Diagnosis) -> list[RenderableType]:
     return lines
 
 
+def _counted(rows: int, what: str) -> str:
+    """``1 kernel``, ``2 devices with GPU work``."""
+    for many, one in _ONE if rows == 1 else ():
+        what = re.sub(rf"\b{many}\b", one, what)
+    return f"{whole(rows)} {what}"
+
+
 def size_line(size: SizeEstimate) -> str:
     """How large a capture of this run would be: ``10 s of this run would take about 120 MB, ...``."""
     if size.bytes is None:
@@ -70,8 +86,11 @@ def size_line(size: SizeEstimate) -> str:
 
 def _questions(diagnosis: Diagnosis) -> Table:
     grid = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for title in ("question", "", "because", "what would change it"):
+    longest = max((len(word) for q in diagnosis.questions for word in q.fix.split()), default=0)
+    for title in ("question", "answered", "because"):
         grid.add_column(title, overflow="fold")
+    # a flag in two pieces could not be copied
+    grid.add_column("what would change it", overflow="fold", width=max(20, min(longest, LONGEST_FLAG)))
     for q in diagnosis.questions:
         style = "" if q.state == "yes" else "bold"
         grid.add_row(*(Text(plain(x), style=style) for x in (q.question, _STATES[q.state], q.because, q.fix)))

@@ -89,21 +89,27 @@ def _chunk_lever(what_if: Any) -> str:
     if target.get("largest_chunk_tokens"):
         size = target["largest_chunk_tokens"]
         return f"chunks of at most {size:,} tokens keep token gaps under {duration(target['target_ms'])} (fitted model)"
+    missed = ""
+    if target:
+        missed = f"; no chunk for gaps of {duration(target['target_ms'])}: {target['largest_chunk_tokens_reason']}"
     smaller = [c for c in chunks if now and SMALLEST_CHUNK <= c["chunk_tokens"] <= now / 3]
     if smaller:
         best = smaller[-1]
         return (
             f"a chunk of {now:,} tokens makes a {duration(what_if['chunk_now_step_ms'])} step; at "
-            f"{best['chunk_tokens']:,} the fitted step time is {duration(best['step_ms'])}"
+            f"{best['chunk_tokens']:,} the fitted step time is {duration(best['step_ms'])}{missed}"
         )
-    if now and now <= 2 * SMALLEST_CHUNK:
-        return "prefill on devices of its own: the chunks are small already"
+    if now and now <= SMALLEST_CHUNK:
+        return f"prefill on other devices than decode, as chunks of {now:,} tokens are small already" + missed
     if now:
         return (
             f"a step of {now:,} tokens takes {duration(what_if['chunk_now_step_ms'])}; chunks of half that size about halve "
-            "the token gap and delay the first token"
+            f"the token gap and delay the first token{missed}"
         )
-    return "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on devices of its own"
+    return (
+        "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on other devices than decode"
+        + missed
+    )
 
 
 def small_decode_batch(evidence: Evidence) -> Finding | None:

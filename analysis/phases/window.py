@@ -44,6 +44,15 @@ def activity_span(trace: Trace, columns: Columns) -> tuple[int, int] | None:
     return (min(starts), max(ends)) if starts else None
 
 
+def _told(bounds: Bounds) -> str:
+    """The bounds in words, an open side left out."""
+    if bounds.start_ns is None:
+        return f"before {(bounds.end_ns or 0) / 1e9:.6f} s"
+    if bounds.end_ns is None:
+        return f"from {bounds.start_ns / 1e9:.6f} s on"
+    return f"between {bounds.start_ns / 1e9:.6f} s and {bounds.end_ns / 1e9:.6f} s"
+
+
 def check_bounds(bounds: Bounds, trace: Trace, columns: Columns) -> None:
     """Raise CannotAnswerError when no GPU work starts inside the bounds, naming the capture's own span."""
     span = activity_span(trace, columns)
@@ -54,6 +63,6 @@ def check_bounds(bounds: Bounds, trace: Trace, columns: Columns) -> None:
     high = bounds.end_ns if bounds.end_ns is not None else span[1] + 1
     if not bool(((starts >= low) & (starts < high)).any()):
         raise CannotAnswerError(
-            f"--window: no kernel starts between {low / 1e9:.6f} s and {high / 1e9:.6f} s; "
+            f"--window: no kernel starts {_told(bounds)}; "
             f"the GPU works from {span[0] / 1e9:.6f} s to {span[1] / 1e9:.6f} s of this capture."
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...ingest.errors import UsageError
 from ...ingest.trace import ServingFacts, Trace
 from ..models import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models, load_model
 from ..phases import PhaseResult
@@ -99,8 +100,9 @@ def choose_model(
 
     ``recognise(candidates, tensor_parallel)`` keeps the models that fit the shapes and launch grids (``geometry``);
     a layer count alone names nobody.
-    Raises UsageError for an unknown ``--model``.
+    Raises UsageError for an unknown ``--model``, ``--weight-dtype`` or ``--kv-dtype``.
     """
+    _check_dtypes(options)
     said = _Notes()
     serving = trace.capture.serving
     use = name_use(phases, name_facts.height)
@@ -250,6 +252,13 @@ def normalise_dtype(name: str | None) -> str | None:
     folded = re.sub(r"[^a-z0-9_]", "_", name.lower())
     folded = DTYPES.get(folded, folded)
     return folded if folded in BYTES_PER_ELEMENT else None
+
+
+def _check_dtypes(options: Options) -> None:
+    for flag, given in (("--weight-dtype", options.weight_dtype), ("--kv-dtype", options.kv_dtype)):
+        if given is not None and given != "auto" and normalise_dtype(given) is None:
+            known = ", ".join(BYTES_PER_ELEMENT)
+            raise UsageError(f"{flag}: unknown {given!r}; choose of {known}, or an engine's name such as awq.")
 
 
 def _with_dtypes(shape: ModelShape, options: Options, serving: ServingFacts, said: _Notes) -> ModelShape:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import Counter
@@ -150,6 +151,12 @@ def batch_exit_code(rows: list[Row]) -> int:
     return 1 if any(row["gate"] == "failed" for row in rows) else 0
 
 
+def short_reason(row: Row) -> str:
+    """Why a row is not analysed, without the file's name and the list of formats, which a list of files need not repeat."""
+    reason = re.sub(r" Looked for: .*?\.(?= |$)", "", row["reason"] or "")
+    return reason.removeprefix(f"{Path(row['file']).name} ")
+
+
 def _say(rows: list[Row], out: Path) -> None:
     from ..terminal import plain
 
@@ -158,7 +165,7 @@ def _say(rows: list[Row], out: Path) -> None:
     print(f"{plural(len(rows), 'capture')}: {told}")
     for row in rows:
         if row["state"] not in ANALYSED:
-            print(plain(f"  {row['state']}: {row['file']}: {row['reason']}"))
+            print(plain(f"  {row['state']}: {row['file']}: {short_reason(row)}"))
         elif row["gate"] in ("failed", "could not look"):
             print(plain(f"  gate {row['gate']}: {row['file']}: {row['gate_detail']}"))
     print(f"Written {out / 'index.html'}, {out / 'runs.csv'}, {out / 'runs.parquet'}")

@@ -81,7 +81,7 @@ def short_source(source: Any) -> str:
 def _model_facts(analysis: Analysis) -> list[Fact]:
     serving, model = analysis.trace.capture.serving, analysis.model
     facts = []
-    engine = serving.engine or model.get("engine") or analysis.summary.get("engine")
+    engine = serving.engine or analysis.trust.get("engine")
     facts.append(Fact("Engine", " ".join(x for x in (engine, serving.engine_version) if x) or fmt.NOT_KNOWN))
     name = model.get("name") or serving.model
     source = model.get("source") or model.get("how_known") or ("capture" if serving.model else "")
@@ -110,7 +110,7 @@ def trust(analysis: Analysis) -> list[Fact]:
     if per_step is not None:
         opaque = bool(layers) and per_step < layers
         note = f"{layers} layers" if layers else "layers not known"
-        facts.append(Fact("Kernels per decode step", fmt.number(per_step), note, bad=opaque))
+        facts.append(Fact("Kernels per step", fmt.number(per_step), note, bad=opaque))
     facts += _evidence_fact(known.get("gpu_time_by_evidence") or {}, stepless=not analysis.summary.get("step_count"))
     excluded = known.get("steps_excluded")
     if excluded is not None:

@@ -77,6 +77,7 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "parameters_active": ("parameters active per token", "", "si"),
     "weight_bytes_per_decode_step": ("weights read by a decode step", "B", "si"),
     "decode_bytes_are_lower_bound": ("decode bytes are a lower bound", "", "plain"),
+    "rectangle_over_causal_flop": ("FLOPs with attention as a full rectangle, over ours", "", "number"),
     "tensor_parallel_source": ("tensor parallel from", "", "plain"),
     # utilization, under the names of the tools that show it
     "nvml_utilization_pct": ("nvidia-smi utilization", "%", "pct"),

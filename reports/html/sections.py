@@ -139,9 +139,14 @@ def _step_table(analysis: Analysis) -> Section:
     table = analysis.step_table
     if table is None or table.is_empty():
         return Section("one-step", "One step")
-    rows = table.head(2_000).to_dicts()
-    made = table_of("one-step-table", "Kernels of the step in order", rows)
-    return Section("one-step", "One step, kernel by kernel", "The step chosen with --step.", tables=[made])
+    rows = table.drop("index", "device", "step_ms", "name", "phase").head(2_000).to_dicts()
+    made = table_of("one-step-table", "Kernels of the step, by time", rows)
+    step = table.row(0, named=True)
+    lead = (
+        f"Step {step['index']} on device {step['device']}, {fmt.milliseconds(step['step_ms'])}, chosen with --step: one row per "
+        "kernel name and place in the model, with its launches added up."
+    )
+    return Section("one-step", "One step, kernel by kernel", lead, tables=[made])
 
 
 def _groups(analysis: Analysis) -> Section:

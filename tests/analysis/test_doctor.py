@@ -41,7 +41,7 @@ def test_a_marked_capture(sglang):
         "Why is": "yes",
         "Which rank": "yes",
         "What were": "no",
-        "Is anything": "yes",
+        "Is the": "yes",
     }
     assert "sglang.launch_server" in sglang.recipe.command()
     assert all(question.fix for question in sglang.questions if question.state == "no")

@@ -90,7 +90,7 @@ def test_first_screen_in_the_order_of_a_review(pages):
         "llama-3.1-8b bf16",
         "read with care",
         "Devices with kernels 2 of 2",
-        "Kernels per decode step 50.0",
+        "Kernels per step 50.0",
         "GPU time by phase",
         "p95 2.11 · p99 2.14 · max 2.14 ms",
         "Decode MBU, kernel time",

@@ -95,6 +95,26 @@ def test_one_stall_has_a_lever_without_a_model():
     )
 
 
+@pytest.mark.parametrize(
+    ("tokens", "lever"),
+    [
+        (1024, "a step of 1,024 tokens takes 240 ms; chunks of half that size"),
+        (512, "prefill on other devices than decode, as chunks of 512 tokens are small already"),
+    ],
+)
+def test_chunks_down_to_512_tokens_can_be_halved(tokens, lever):
+    run = calm(20).step("prefill", 240, prefill_requests=1, prompts_finished=1, prefill_tokens=tokens)
+    run.step("decode", 10, times=20, decode_requests=BUSY_BATCH + 1)
+    assert findings_of(run)["prefill_interference"].lever.startswith(lever)
+
+
+def test_a_target_without_an_answer_is_not_passed_over():
+    run = calm(20).step("prefill", 240, prefill_requests=1, prompts_finished=1, prefill_tokens=2048)
+    run.step("decode", 10, times=20, decode_requests=BUSY_BATCH + 1)
+    lever = findings_of(run, target=50.0)["prefill_interference"].lever
+    assert "no chunk for gaps of 50 ms: the step-time model is refused: " in lever
+
+
 def test_small_decode_batch():
     finding = findings_of(HandRun().step("decode", 10, times=40, decode_requests=4, decode_tokens=4))[
         "small_decode_batch"

@@ -13,6 +13,7 @@ import pytest
 
 from trace_analyze import cli
 from trace_analyze.fixtures import cases
+from trace_analyze.reports.archive.batch import short_reason
 
 CAPTURES = Path(__file__).parents[3] / "fixtures" / "captures"
 SHIPPED = sorted(CAPTURES.glob("*.sqlite"))
@@ -69,6 +70,14 @@ def test_one_row_per_file_whatever_its_state(mixed_result):
     refused = runs.filter(pl.col("state").is_in(["unreadable", "could not look"]))
     assert refused["reason"].null_count() == 0
     assert refused["report"].null_count() == len(refused)
+
+
+def test_a_listed_reason_repeats_neither_the_name_nor_the_formats():
+    reason = (
+        "notes.csv is a text file. Looked for: a folder of nsys export; a trace (*.pt.trace.json, gzipped). Export it."
+    )
+    assert short_reason({"file": "chunk=512/notes.csv", "reason": reason}) == "is a text file. Export it."
+    assert short_reason({"file": "a.sqlite", "reason": "damaged. Looked for: anything."}) == "damaged."
 
 
 def test_labels_duplicates_and_gates_are_columns(mixed_result):
