@@ -106,7 +106,7 @@ def test_first_screen_in_the_order_of_a_review(pages):
         "Device idle",
         "74.9 ms · 2,048 tokens",
         "Top kernels, decode",
-        "Top kernels, prefill",
+        "Top kernels, mixed",
         "Not determined",
         "nsys profile --gpu-metrics-devices=all",
         "Timeline",
