@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,12 +77,14 @@ def pandas_frames(analysis: Analysis) -> dict[str, Any]:
     return {name: frame.to_pandas() for name, frame in frames.items()}
 
 
-def _write_parquet(frame: pl.DataFrame, path: Path) -> None:
-    """Write one table; a full disk is an OSError here as everywhere."""
-    try:
-        frame.write_parquet(path)
-    except pl.exceptions.ComputeError as error:
-        raise OSError(str(error).rpartition("error: ")[2]) from error
+def _write_table(frame: pl.DataFrame, output_format: str, path: Path) -> None:
+    """Write one table, by way of memory: polars itself takes UTF-8 names only and hides a full disk."""
+    content = io.BytesIO()
+    if output_format == "csv":
+        frame.write_csv(content)
+    else:
+        frame.write_parquet(content)
+    path.write_bytes(content.getbuffer())
 
 
 def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[Path]:
@@ -92,9 +95,6 @@ def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[P
         tables["kernel_rows"] = kernel_rows(analysis)
     for name, frame in tables.items():
         path = folder / f"{name}.{output_format}"
-        if output_format == "csv":
-            produce_whole(path, frame.write_csv)
-        else:
-            produce_whole(path, partial(_write_parquet, frame))
+        produce_whole(path, partial(_write_table, frame, output_format))
         written.append(path)
     return written

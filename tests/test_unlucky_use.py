@@ -1,5 +1,6 @@
 """The command line where terminals, disks, file names and numbers are not as one would like."""
 
+import errno
 import json
 import os
 import shutil
@@ -7,11 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import polars as pl
 import pytest
 
+from trace_analyze import cli
 from trace_analyze.ingest.errors import UsageError
-from trace_analyze.reports.tables import _write_parquet
 
 CAPTURES = Path(__file__).parent.parent / "fixtures" / "captures"
 SGLANG = CAPTURES / "sglang-qwen3-8b-h100.sqlite"
@@ -50,13 +50,15 @@ def test_a_full_disk_behind_stdout(tmp_path, words):
     assert done.stderr.decode().strip() == "trace-analyze: cannot write the output: No space left on device."
 
 
-def test_a_full_disk_while_parquet_is_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize("output_format", ["csv", "parquet"])
+def test_a_full_disk_while_a_table_is_written(tmp_path, monkeypatch, output_format):
     def full(*_: object) -> None:
-        raise pl.exceptions.ComputeError("parquet: underlying IO error: No space left on device (os error 28)")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
-    with pytest.raises(OSError, match=r"^No space left on device \(os error 28\)$"):
-        _write_parquet(pl.DataFrame({"a": [1]}), tmp_path / "a.parquet")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    code = cli.main([str(SGLANG), "-q", "--format", output_format, "-o", str(tmp_path / "out")])
+    assert code == 2
+    assert [each for each in (tmp_path / "out").rglob("*") if each.is_file()] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")

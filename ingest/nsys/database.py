@@ -6,6 +6,7 @@ open. A write-ahead log that holds rows is not lost: file and log are read from 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
@@ -37,7 +38,7 @@ class Database:
         self.path = path
         try:
             self.path = self._with_log(path)
-            self.uri = f"file:{quote(str(self.path.absolute()))}?mode=ro&immutable=1"
+            self.uri = f"file:{quote(os.fsencode(self.path.absolute()))}?mode=ro&immutable=1"
             if self._copy is not None:  # ours: the log is merged into it
                 with closing(sqlite3.connect(self.path)) as copy:
                     copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
