@@ -146,18 +146,23 @@ def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
 def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
     """One table row from some groups: sums, counts per step, evidence shares, main source, median; null = unknown."""
     at = np.asarray(members, np.int64)
-    row: dict[str, Any] = {name: float(values[at].sum()) for name, values in sums.columns.items()}
+    alone = int(at[0]) if len(at) == 1 else None  # a capture may hold 100,000 names: no sums over one
+
+    def total(values: npt.NDArray[Any]) -> Any:
+        return values[at].sum(axis=0) if alone is None else values[alone]
+
+    row: dict[str, Any] = {name: float(total(values)) for name, values in sums.columns.items()}
     for name, known in (("flop", "flop_n"), ("flop_executed", "flop_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
                         ("compute_s", "compute_n"), ("matrix_s", "matrix_n")):  # fmt: skip
         if not row[known]:
             row[name] = None
     row["count"] = int(row["count"])
-    row["steps"] = int(sums.in_step[at].any(axis=0).sum())
-    evidence, source = sums.by_evidence[at].sum(axis=0), sums.by_source[at].sum(axis=0)
+    row["steps"] = int(np.count_nonzero(sums.in_step[at].any(axis=0) if alone is None else sums.in_step[alone]))
+    evidence, source = total(sums.by_evidence), total(sums.by_source)
     whole = float(evidence.sum())
     row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence.tolist(), strict=True) if ms and whole}
     row["source"] = _SOURCES[int(source.argmax())]
-    rows = sums.rows[at[0]] if len(at) == 1 else np.concatenate([sums.rows[i] for i in at])
+    rows = np.concatenate([sums.rows[i] for i in at]) if alone is None else sums.rows[alone]
     row["median_launch"], median = median_row(rows, sums.duration)
     row["median_us"] = median / 1e3
     row["dtype"] = int(sums.dtype[at].max())
