@@ -154,7 +154,7 @@ def _window(analysis: Analysis) -> tuple[str, str]:
         return "Measured", f"{milliseconds(summary.get('gpu_busy_ms'))} in {kernels}: durations without times"
     texts = [f"{milliseconds(summary.get('window_ms'))} of {milliseconds(summary.get('capture_ms'))} captured"]
     texts.append(plural(int(summary.get("step_count") or 0), "step") if summary.get("step_count") else "no steps")
-    steps = analysis.steps
+    steps = _steps_in_window(analysis)
     told = batch_told(summary)
     if told:
         texts.append(f"decode batch {told}")
@@ -165,6 +165,14 @@ def _window(analysis: Analysis) -> tuple[str, str]:
     if capture.graph_trace_mode:
         texts.append(f"graph trace {capture.graph_trace_mode}")
     return "Window", ", ".join(texts)
+
+
+def _steps_in_window(analysis: Analysis) -> pl.DataFrame:
+    """The steps that lie in the analysed window, in part or whole; the table also has those outside of it."""
+    start, end = (analysis.window.get(key) for key in ("start_ns", "end_ns"))
+    if start is None or end is None:
+        return analysis.steps
+    return analysis.steps.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end) | pl.col("excluded"))
 
 
 def batch_told(summary: Mapping[str, Any]) -> str:
@@ -362,7 +370,7 @@ def _reason(summary: Mapping[str, Any], key: str) -> str:
 
 def _strip(analysis: Analysis, width: int) -> list[Any]:
     """Steps over time as one line of letters; a second line marks the stalls."""
-    steps = analysis.steps
+    steps = _steps_in_window(analysis)
     if not len(steps):
         return []
     first = steps.filter((pl.col("group") == steps["group"][0]) & ~pl.col("excluded"))
@@ -371,6 +379,7 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
     first = first.filter(pl.col("device_index") == first["device_index"][0])
     cells = max(20, width - _LABEL_WIDTH - 2)
     start, end = int(first["start_ns"].min()), int(first["end_ns"].max())  # type: ignore[arg-type]
+    start, end = max(start, analysis.window.get("start_ns") or start), min(end, analysis.window.get("end_ns") or end)
     letters = _cells(first, start, end, cells)
     text = Text()
     for phase in letters:

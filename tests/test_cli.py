@@ -136,6 +136,21 @@ def test_wrong_usage_is_exit_2_with_a_sentence(run, tmp_path, words, message):
     assert list(tmp_path.glob("*.html")) == []
 
 
+def test_a_window_shows_and_counts_its_own_steps_only(run):
+    _, out, _ = run(SGLANG, "--window", "50ms:150ms")
+    told = " ".join(out.split())
+    assert "7 steps, decode batch 12 to 13, 2 partial left out" in told
+    strip = next(line for line in out.splitlines() if line.startswith("Steps "))
+    assert re.fullmatch(r"D+P+D+", strip.split()[1])
+
+
+def test_a_lower_bound_is_one_wherever_the_report_shows_it(run, tmp_path):
+    run(CHUNKED)
+    page = (tmp_path / CHUNKED.with_suffix(".html").name).read_text("utf-8")
+    devices = page.split('id="devices"')[1].split("</section>")[0]
+    assert re.search(r"decode MBU, kernel time.{0,200}≥ 7\d\.\d", devices, re.DOTALL)
+
+
 def test_empty_window_is_exit_3(run):
     code, _, err = run(CHUNKED, "--window", "3600:")
     assert code == 3

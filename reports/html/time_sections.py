@@ -253,6 +253,8 @@ def _utilization(analysis: Analysis) -> dict[str, Any]:
     shown = dict(analysis.summary.get("utilization") or {})
     for key in [k for k, v in shown.items() if v is None and fmt.reason_for(analysis.summary, k)]:
         shown[f"{key}_reason"] = fmt.reason_for(analysis.summary, key)
+    if analysis.summary.get("decode_mbu_is_lower_bound") and fmt.is_known(shown.get("decode_mbu_kernel_pct")):
+        shown["decode_mbu_kernel_pct"] = fmt.percent(shown["decode_mbu_kernel_pct"], at_least=True)
     return shown
 
 
