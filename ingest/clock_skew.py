@@ -19,24 +19,21 @@ Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 LEAST = 32  # collectives that must pair up
-STRETCHES, STRETCH, EVERY = (
-    6,
-    512,
-    4,
-)  # stretches of one file looked for in the other: how many, how long, which of them
+STRETCHES, EVERY = 6, 4  # stretches of one file looked for in the other, and which of their collectives
+STRETCH = 512  # how long
 REACHES_NS = (250_000_000, 5_000_000_000)  # how far from the session clock to look, in turn
 SAME_NS = 15_000  # shifts closer than this are one
 TRIED = 6  # shifts that are fitted
+# Shifts near a guess: neighbours of how many rows are looked at, in bins how wide, and how many peaks are fitted.
+BESIDE, BESIDE_ROWS, BESIDE_BIN_NS, BESIDE_TRIED = 40, 3000, 6_000, 4
 MOST_FITTED = 60_000  # collectives that take part in a fit
 NEAR_NS = (100_000, 30_000)  # how far apart a pair may end, before and after the line is fitted
 SAME_SHARE = 0.8  # of the collectives in the common time that must pair up
 MOST_SPREAD = 1 / 8  # of the usual distance between collectives; pairs at random spread over three eighths of it
 MOST_DRIFT = 2e-4  # clocks of two machines differ by less; steps of two independent servers differ by more
 LEAST_SPAN_NS = 1_000_000_000  # a drift needs time to show
-CLEARER, FAR_WORSE = (
-    1.15,
-    4.0,
-)  # a second shift must fit worse by the first factor and by more than chance, or by the other
+# A second shift must fit worse by the first factor and by more than chance, or by the second factor.
+CLEARER, FAR_WORSE = 1.15, 4.0
 LEAST_COVERED = 0.5  # of the collectives of the shorter file that must pair up
 _ROWS = 4096
 
@@ -84,7 +81,12 @@ def find_skew(one: Collectives, other: Collectives, *, clock_known: bool) -> Ske
         return None
     for reach in REACHES_NS if clock_known else (None,):
         guesses = _guesses(one.end_ns, other.end_ns, reach)
+        guesses += [(s, g[1], g[2]) for g in guesses[:2] for s in _beside(one.end_ns, other.end_ns, g)]
         fits = _distinct([fit for guess in guesses if (fit := _fit(one, other, *guess))])
+        if fits:  # the best must also be the best among its neighbours
+            near = (fits[0].ahead_ns, fits[0].drift, fits[0].at_ns)
+            beside = [_fit(one, other, shift, *near[1:]) for shift in _beside(one.end_ns, other.end_ns, near)]
+            fits = _distinct([*fits, *(fit for fit in beside if fit)])
         if fits:
             return fits[0] if len(fits) == 1 or _clearly_worse(fits[1], fits[0]) else None
     return None
@@ -159,6 +161,27 @@ def _best_shifts(one: Ints, stretch: Ints, low: int, high: int, count: int = 3) 
         scores[begin - low : end - low] = np.abs(apart, out=apart).mean(axis=1)
     best = low + np.argsort(scores, kind="stable")[:count]
     return [float(np.median(few - windows[place])) for place in best]
+
+
+def _beside(one: Ints, other: Ints, guess: tuple[float, float, int]) -> list[float]:
+    """Shifts near the guess under which most collectives meet one of the other file: where rows are lost, stretches
+    lie a few collectives beside the truth."""
+    shift, drift, at = guess
+    begin = max(0, int(np.searchsorted(other, at)) - BESIDE_ROWS // 2)
+    some = other[begin : begin + BESIDE_ROWS]
+    moved = some - np.round(shift + drift * (some - at)).astype(np.int64)
+    place = np.searchsorted(one, moved)[:, None] + np.arange(-BESIDE, BESIDE)[None, :]
+    inside = (place >= 0) & (place < len(one))
+    apart = (moved[:, None] - one[np.clip(place, 0, len(one) - 1)])[inside]
+    bins, counts = np.unique(np.floor_divide(apart, BESIDE_BIN_NS), return_counts=True)
+    best: list[float] = []
+    for bin_ in bins[np.argsort(-counts, kind="stable")].tolist():
+        near = (bin_ + 0.5) * BESIDE_BIN_NS
+        if all(abs(near - other_near) > SAME_NS for other_near in best):
+            best.append(near)
+        if len(best) == BESIDE_TRIED:
+            break
+    return [shift + near for near in best]
 
 
 def _fit(one: Collectives, other: Collectives, shift: float, drift: float, at: int) -> Skew | None:

@@ -7,6 +7,8 @@ was found and done about the clocks is said in the notes of the capture.
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -33,6 +35,14 @@ from .trace import CaptureFacts, Trace
 # Formats with a clock: those that can be laid beside each other. Files of one run are of one kind.
 KINDS = {".nsys": "nsys", ".nsys_tables": "nsys", ".nsys_rep": "nsys", ".kineto": "kineto"}
 KIND_OF_SUFFIX = {".sqlite": "nsys", ".db": "nsys", ".nsys-rep": "nsys", ".json": "kineto", ".gz": "kineto"}
+KIND_OF_FORMAT = {
+    "nsys_sqlite": "nsys",
+    "nsys_parquet": "nsys",
+    "nsys_arrow": "nsys",
+    "nsys_rep": "nsys",
+    "kineto_json": "kineto",
+}
+_STATED_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d+)')
 _OURS = (".perfetto.json",)  # our own output
 _SHOWN = 8
 
@@ -84,6 +94,37 @@ def _kind(path: Path) -> str | None:
         if import_module(module, __package__).sniff(path, head):
             return kind
     return None
+
+
+def stated_rank(path: Path) -> int | None:
+    """The rank that a trace of the PyTorch profiler states near its beginning."""
+    from .kineto_stream import inflate_head
+    from .sniff import read_head
+
+    try:
+        match = _STATED_RANK.search(inflate_head(read_head(path)))
+    except NotACaptureError:
+        return None
+    return int(match[1]) if match else None
+
+
+def places_in(path: Path) -> Places | None:
+    """(process, CUDA ordinal) of the kernels of a SQLite export, without reading it; None where that is not known."""
+    from .nsys.database import Database, as_int, identifier
+
+    if not path.is_file():
+        return None
+    try:
+        with Database(path) as database:
+            table = database.find("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+            if table is None or not {"globalpid", "deviceid"} <= set(database.columns(table)):
+                return None
+            query = f"SELECT DISTINCT globalPid, deviceId FROM {identifier(table)}"
+            rows = [(as_int(pid), as_int(device)) for pid, device in database.connection.execute(query)]
+    except (NotACaptureError, sqlite3.Error, OSError):
+        return None
+    known = [(pid, device) for pid, device in rows if pid is not None and device is not None]
+    return frozenset(known) if known and len(known) == len(rows) else None
 
 
 def open_run(

@@ -84,10 +84,11 @@ def parts() -> tuple[Part, ...]:
 def run_name(name: str) -> RunName | None:
     """What a file name says of its run; None where no part of it is one that varies."""
     stem = SUFFIX.sub("", name.lower())
-    key, told = stem, []
-    for part in parts():
-        if part.last and key != stem:
+    key, told, matched = stem, [], False
+    for number, part in enumerate(parts()):
+        if part.last and matched:
             break
+        matched |= number > 0 and part.pattern.search(key) is not None  # the first row is the time of writing
         if part.proves:
             told += [match[0] for match in part.pattern.finditer(key)]
         key = part.pattern.sub("*", key)

@@ -56,9 +56,17 @@ def run_single(
 
 
 def analyse_file(
-    capture: Path, options: Options, *, cache: Path | None = None, progress: Progress | None = None
+    capture: Path,
+    options: Options,
+    *,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    files: Sequence[Path] = (),
 ) -> Analysis:
-    """Open and analyse one capture with progress. Raises TraceAnalyzeErrors."""
+    """Open and analyse one capture with progress; ``files`` of the folder ``capture`` where these are one run.
+
+    Raises TraceAnalyzeErrors.
+    """
     from ..analysis import analyze_options
     from ..ingest import open_trace
     from ..ingest.ncu_trace import FORMATS as NCU_FORMATS
@@ -66,7 +74,13 @@ def analyse_file(
     stage = progress.stage if progress is not None else None
     if stage is not None:
         stage(f"reading {capture.name}")
-    trace = open_trace(capture, cache=cache, progress=stage)
+    if files:
+        from ..ingest.multi import open_run
+        from ..ingest.run_files import pattern_name
+
+        trace = open_run(files, pattern_name([file.name for file in files]), cache=cache, progress=stage)
+    else:
+        trace = open_trace(capture, cache=cache, progress=stage)
     if trace.capture.format in NCU_FORMATS:  # the launches of the Trace are those that were measured
         options = replace(options, ncu=(*options.ncu, capture))
     return analyze_options(trace, options, progress=stage)

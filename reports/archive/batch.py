@@ -15,13 +15,13 @@ from typing import Any, Protocol
 from ...analysis.gate import parse_gate
 from ...analysis.result import Options
 from ...ingest.errors import CannotAnswerError
-from ...ingest.fingerprint import fingerprint
 from ..files import produce_whole, write_whole
 from ..format import plural
 from ..progress import Progress
 from .labels import LabelPattern
 from .local import LocalRunner, estimate
 from .row import ANALYSED, runs_frame
+from .runs import NOT_ONE_RUN, find_runs
 from .scan import Found, find_captures
 from .store import RowStore
 from .worker import Task, options_digest, task_key
@@ -73,6 +73,7 @@ def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True)
         store.clear()
     rows = _run_all(request, captures, store, kept, quiet=quiet)
     _name_duplicates(rows)
+    captures, rows = _with_runs(request, captures, rows, store, kept, quiet=quiet)
     for row, found in zip(rows, captures, strict=True):
         row.update(labels.match(found.relative) if labels else {})
     _write(request, rows, labels.names if labels else [])
@@ -101,7 +102,7 @@ def _run_all(
     with Progress(enabled=not quiet) as progress:
         progress.stage(f"analysing {estimate(0, len(tasks), started)}")
         for index, row in _runner(request).run(tasks) if tasks else ():
-            if row["fingerprint"]:
+            if row["fingerprint"] and row["state"] != NOT_ONE_RUN:
                 row["key"] = task_key(row["fingerprint"], by_index[index], digest)
                 store.keep(row)
             rows[index] = row
@@ -109,9 +110,24 @@ def _run_all(
     return [rows[index] for index in range(len(captures))]
 
 
+def _with_runs(
+    request: BatchRequest, captures: list[Found], rows: list[Row], store: RowStore, kept: dict[str, Row], *, quiet: bool
+) -> tuple[list[Found], list[Row]]:
+    """Captures and rows, with those of the runs that lie in several of the files, in the order of their names."""
+    runs = find_runs(captures, rows)
+    if not runs:
+        return captures, rows
+    of_runs = _run_all(request, runs, store, kept, quiet=quiet)
+    _name_duplicates(of_runs)
+    pairs = [*zip(captures, rows, strict=True)]
+    pairs += [(f, r) for f, r in zip(runs, of_runs, strict=True) if r["state"] != NOT_ONE_RUN]
+    pairs.sort(key=lambda pair: pair[0].relative)
+    return [found for found, _ in pairs], [row for _, row in pairs]
+
+
 def _content(found: Found) -> str:
     try:
-        return fingerprint(found.path)
+        return found.fingerprint()
     except OSError:
         return ""
 

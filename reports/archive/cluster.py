@@ -13,7 +13,6 @@ from typing import Any
 
 from ...ingest.errors import UsageError
 from .row import refused_row
-from .scan import Found
 from .worker import Task, analyse_capture
 
 _RETRIES = 3
@@ -58,6 +57,7 @@ class DaskRunner:
 
 
 def _absolute(task: Task) -> Task:
-    found = Found(task.found.path.resolve(), task.found.relative)
+    files = tuple(file.resolve() for file in task.found.files)
+    found = replace(task.found, path=task.found.path.resolve(), files=files)
     cache = task.cache.resolve() if task.cache is not None else None
     return replace(task, found=found, report=task.report.resolve(), cache=cache)

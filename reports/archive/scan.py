@@ -1,32 +1,48 @@
 """Finding captures: recursively, by known suffix or by content; one entry a file, whatever its state.
 
-A folder of ``nsys export -t parquetdir|arrowdir`` is one capture; its files are not looked at again.
+A folder of ``nsys export -t parquetdir|arrowdir`` is one capture; its files are not looked at again. A folder with the
+files of one run is not: each file has its entry (and ``runs.py`` adds one for the run).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...ingest import is_capture_folder, looks_like_capture
 from ...ingest.errors import UsageError
+from ...ingest.fingerprint import fingerprint
 
 KNOWN_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".json", ".json.gz", ".csv")
 
 
 @dataclass(frozen=True)
 class Found:
-    """One capture to analyse: ``relative`` (posix, below its root) names its row and its report."""
+    """One capture to analyse: ``relative`` (posix, below its root) names its row and its report.
+
+    ``files``: the files of a run that lies in several; ``path`` is their folder then.
+    """
 
     path: Path
     relative: str
+    files: tuple[Path, ...] = ()
 
     @property
     def report_name(self) -> str:
-        """The name of its report: the relative path with ``/`` as ``__``."""
-        return self.relative.replace("/", "__")
+        """The name of its report: the relative path with ``/`` as ``__``, and ``all`` for the ``*`` of a run."""
+        return self.relative.replace("/", "__").replace("*", "all")
+
+    def fingerprint(self) -> str:
+        """Hash of its content, whatever its name. Raises OSError where something cannot be read."""
+        if not self.files:
+            return fingerprint(self.path)
+        digest = hashlib.blake2b(digest_size=16)
+        for file in self.files:
+            digest.update(fingerprint(file).encode())
+        return digest.hexdigest()
 
 
 def find_captures(paths: Iterable[Path], skip: Path) -> list[Found]:
@@ -49,17 +65,17 @@ def find_captures(paths: Iterable[Path], skip: Path) -> list[Found]:
                 found.setdefault(path.resolve(), Found(path, named))
         else:
             found.setdefault(root.resolve(), Found(root, root.name))
-    return _distinct(sorted(found.values(), key=lambda f: (f.relative, str(f.path))))
+    return distinct_names(sorted(found.values(), key=lambda f: (f.relative, str(f.path))))
 
 
-def _distinct(entries: list[Found]) -> list[Found]:
+def distinct_names(entries: list[Found]) -> list[Found]:
     """Give a number to names that several roots share, so that no report overwrites another."""
     seen: dict[str, int] = {}
     result = []
     for entry in entries:
         count = seen.get(entry.report_name, 0)
         seen[entry.report_name] = count + 1
-        result.append(entry if count == 0 else Found(entry.path, f"{entry.relative}.{count + 1}"))
+        result.append(entry if count == 0 else replace(entry, relative=f"{entry.relative}.{count + 1}"))
     return result
 
 

@@ -32,21 +32,24 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     """
     from ...analysis.compare import profile_json
     from ...analysis.gate import parse_gate
+    from ...ingest.multi import NotOneRunError
     from ..files import write_whole
     from ..outputs import render
     from ..single import analyse_file, check_gates
+    from .runs import NOT_ONE_RUN
 
     relative = task.found.relative
     content: str | None = None
     try:
-        content = fingerprint(task.found.path)
-        analysis = analyse_file(task.found.path, task.options, cache=task.cache)
+        content = task.found.fingerprint()
+        analysis = analyse_file(task.found.path, task.options, cache=task.cache, files=task.found.files)
         gates = check_gates(analysis, [parse_gate(text) for text in task.gates])
         write_whole(task.report, render(analysis, "html"))
         report = f"{task.report.parent.name}/{task.report.name}"
         return analysed_row(relative, content, analysis, report, gates, profile_json(analysis))
     except CannotAnswerError as error:
-        return refused_row(relative, content, "could not look", str(error))
+        state = NOT_ONE_RUN if isinstance(error, NotOneRunError) else "could not look"
+        return refused_row(relative, content, state, str(error))
     except TraceAnalyzeError as error:
         return refused_row(relative, content, "unreadable", str(error))
     except OSError as error:
