@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ..ingest import open_trace
 from ..ingest.trace import Trace
 from .result import Analysis, Options
 
@@ -13,7 +14,7 @@ __all__ = ["Analysis", "Options", "analyze", "analyze_options"]
 
 
 def analyze(
-    trace: Trace,
+    trace: Trace | str | Path,
     *,
     gpu: str | None = None,
     gpu_override: str | None = None,
@@ -30,7 +31,7 @@ def analyze(
     dmon: str | Path | None = None,
     dcgm: str | Path | None = None,
 ) -> Analysis:
-    """Analyse a capture.
+    """Analyse a capture: a Trace, or the path of one.
 
     ``gpu`` names the GPU where the capture is silent, ``model`` is a name of ``trace-analyze models`` or a
     ``config.json``; all arguments mean what the command line's options of the same name mean.
@@ -53,7 +54,7 @@ def analyze(
         dmon=_path(dmon),
         dcgm=_path(dcgm),
     )
-    return analyze_options(trace, options)
+    return analyze_options(trace if isinstance(trace, Trace) else open_trace(trace), options)
 
 
 def _path(value: str | Path | None) -> Path | None:

@@ -201,10 +201,10 @@ def test_step_kernel_by_kernel(run):
     assert {"gemm", "attention", "norm"} <= {row["op_class"] for row in table}
 
 
-def test_results_print_in_one_line():
+def test_a_path_is_analysed_and_results_print_in_one_line():
     trace = open_trace(SGLANG)
     assert repr(trace) == "<Trace sglang-qwen3-8b-h100.sqlite: Nsight Systems, 8,050 kernels>"
-    assert repr(analyze(trace)).startswith("<Analysis sglang-qwen3-8b-h100.sqlite: ok; Decode is memory-bound")
+    assert repr(analyze(str(SGLANG))).startswith("<Analysis sglang-qwen3-8b-h100.sqlite: ok; Decode is memory-bound")
 
 
 def test_step_section_says_which_step_and_that_launches_are_added_up(run, tmp_path):
