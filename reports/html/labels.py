@@ -100,7 +100,8 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "longest_run_without_decode": ("longest run without a decode token", "", "plain"),
     # graphs
     "real_batch_median": ("batch, median", "requests", "number"),
-    "padding_ms": ("time on padding", "ms", "number"),
+    "padding_ms": ("cost of padding", "ms", "number"),
+    "padding_reason": ("why not known", "", "plain"),
     "graph_id": ("graph", "", "number"),
     "batch": ("captured for", "requests", "number"),
 }

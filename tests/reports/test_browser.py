@@ -353,7 +353,7 @@ def test_prints_the_answer_on_one_page_and_every_section(visit, tmp_path):
     for part in (
         "1 prefill step and 5 mixed",
         "Decode MBU",
-        "Top kernels, prefill",
+        "Top kernels, mixed",
         "Not determined",
         "bytes decode must move ÷",
     ):
