@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trace_analyze.fixtures.build import CAPTURES
+from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.parquet_writer import write_tables
+from trace_analyze.fixtures.serving import simulate
 from trace_analyze.fixtures.stats_writer import gpu_trace_csv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
@@ -32,6 +35,10 @@ def desk_of_everyone(tmp_path_factory):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(capture, target)
     write_tables(SGLANG, folder / "run_pqtdir")
+    (folder / "tp2_ranks").mkdir()
+    ranks = simulate(replace(MATRIX["vllm-llama-8b-h100-tp2"], max_steps=12))
+    for rank in range(2):
+        ranks.write(folder / "tp2_ranks" / f"run_rank{rank}.sqlite", ranks=[rank])
     (folder / "run.csv").write_text(gpu_trace_csv(SGLANG))
     for page in PAGES:
         for text in blocks(page, "toml"):

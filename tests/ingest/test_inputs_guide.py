@@ -24,6 +24,7 @@ def test_every_reader_has_a_row():
         ".kineto": "pt.trace.json",
         ".ncu_csv": "--page raw",
         ".ncu_rep": ".ncu-rep",
+        ".multi": "One run in several files",
     }
     assert {module for _, module in READERS} == set(words)
     assert all(word in GUIDE for word in words.values())
