@@ -15,6 +15,7 @@ from .sequence_steps import (
     LayerMarks,
     between_layers,
     common_layers,
+    earliest,
     find_sequence_steps,
     kernels_of_every_layer,
     layer_groups,
@@ -53,7 +54,7 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
         code[rows] = np.where(inside >= 0, used + inside, -1)
         used += int(inside.max()) + 1
     own_starts = layer_starts(columns, link, marks.anchors, columns.stream)
-    return number_steps(columns, markers, drop_strays(columns, code), marks.starts, own_starts)
+    return number_steps(columns, markers, drop_strays(columns, code), marks, own_starts)
 
 
 def mark_layers(trace: Trace, columns: Columns, link: LinkResult) -> LayerMarks:
@@ -70,20 +71,54 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
     if not softmax.any():
         return anchors
     for lane in range(len(columns.lane_device)):
-        mine = columns.lane == lane
-        if not anchors[mine].any() and columns.count:
-            anchors = anchors | (mine & softmax[columns.name])
+        mine = np.flatnonzero(columns.lane == lane)
+        if len(mine) and not anchors[mine].any():
+            anchors = anchors.copy()
+            anchors[mine] = softmax_of_attention(columns, mine, softmax[columns.name[mine]])
     return anchors
 
 
+def softmax_of_attention(columns: Columns, rows: Ints, softmax: Bools) -> Bools:
+    """Softmax kernels that a GEMM follows (scores times values) before anything is sampled: the others are a sampler's."""
+    gemm = columns.is_op("gemm")[rows]
+    samples = columns.is_op("sampling")[rows] & ~softmax
+    return np.asarray(softmax & (earliest(gemm, np.arange(len(rows))) < earliest(samples, np.arange(len(rows)))))
+
+
 def layer_starts(columns: Columns, link: LinkResult, anchors: Bools, key: Ints) -> Bools:
-    """The first attention kernel of every layer, among the kernels of each lane or of each stream (``key``)."""
+    """The first attention kernel of every layer, among the kernels of each lane or of each stream (``key``).
+
+    A graph replay that began between two of them parts layers also where its kernels run on another stream.
+    """
     starts = np.zeros(columns.count, dtype=bool)
+    begun = replays_begun(columns, link.replay)
     for value in np.unique(key[anchors]):
         rows = np.flatnonzero(key == value)
-        first, _ = layer_groups(anchors[rows], between_layers(columns, rows), link.replay[rows])
+        passed = np.cumsum(between_layers(columns, rows)) + begun[rows]
+        first, _ = layer_groups(anchors[rows], passed, link.replay[rows])
         starts[rows[first]] = True
     return starts
+
+
+def replays_begun(columns: Columns, replay: Ints) -> Ints:
+    """For each kernel how many graph replays have begun on its lane so far."""
+    rows = np.flatnonzero(replay >= 0)
+    first = np.full(int(replay.max(initial=-1)) + 1, -1, dtype=np.int64)
+    first[replay[rows[::-1]]] = rows[::-1]
+    flags = np.zeros(columns.count, dtype=bool)
+    flags[first[first >= 0]] = True
+    return counted_so_far(columns, flags)
+
+
+def counted_so_far(columns: Columns, flags: Bools) -> Ints:
+    """For each kernel how many flagged ones its lane has had, itself included."""
+    if len(columns.lane_device) == 1:
+        return np.cumsum(flags)
+    count = np.zeros(columns.count, dtype=np.int64)
+    for lane in range(len(columns.lane_device)):
+        rows = np.flatnonzero(columns.lane == lane)
+        count[rows] = np.cumsum(flags[rows])
+    return count
 
 
 def layer_numbers(columns: Columns, starts: Bools) -> Ints:
@@ -150,20 +185,30 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
     return code
 
 
-def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, starts: Bools, stream_starts: Bools) -> RawSteps:
+def number_steps(
+    columns: Columns, markers: MarkerSteps, code: Ints, marks: LayerMarks, stream_starts: Bools
+) -> RawSteps:
     """Number the steps by (lane, first kernel) and keep of the unmarked ones only those with an attention launch.
 
     Layers are counted on the busiest stream of a step: two halves of a batch, or decoding requests and prompts, may
-    run each layer side by side.
+    run each layer side by side. A marked step may hold passes of a draft model behind its sampler: the longest counts.
     """
     rows = np.flatnonzero(code >= 0)
     width = max(markers.frame.height, 1)
     first = pl.DataFrame({"code": code[rows], "row": rows, "lane": columns.lane[rows]})
     frame = first.group_by("code").agg(pl.col("row").min(), pl.col("lane").first())
     heads = rows[stream_starts[rows]]
+    sampled = counted_so_far(columns, columns.is_op("sampling") & ~marks.every_layer & ~marks.anchors)
     layers = (
-        pl.DataFrame({"code": code[heads], "stream": columns.stream[heads], "opaque": columns.opaque[heads]})
-        .group_by("code", "stream")
+        pl.DataFrame(
+            {
+                "code": code[heads],
+                "stream": columns.stream[heads],
+                "opaque": columns.opaque[heads],
+                "sampled": np.where(code[heads] < len(columns.lane_device) * width, sampled[heads], 0),
+            }
+        )
+        .group_by("code", "stream", "sampled")
         .agg(pl.len().cast(pl.Int64).alias("attention"), pl.col("opaque").any())
         .group_by("code")
         .agg(pl.col("attention").max(), pl.col("opaque").any())
@@ -180,4 +225,4 @@ def number_steps(columns: Columns, markers: MarkerSteps, code: Ints, starts: Boo
     number[kept["code"].to_numpy()] = np.arange(kept.height)
     step = np.where(code >= 0, number[code], -1)
     usual = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
-    return RawSteps(step, layer_numbers(columns, starts), kept.select("lane", "marker", "attention"), usual)
+    return RawSteps(step, layer_numbers(columns, marks.starts), kept.select("lane", "marker", "attention"), usual)

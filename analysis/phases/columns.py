@@ -34,6 +34,7 @@ class Columns:
     hint: Ints  # code of HINTS, 0 = the name says nothing
     hint_sure: Bools
     few: Bools  # attention for few query rows: decode unless token counts say otherwise; its hint is 0
+    many: Bools  # attention for many query rows in the whole batch: a prompt unless counts say otherwise; its hint is 0
     exact_tokens: Bools  # grid.x is the token count
     load_time: Bools
     named_rows: Ints  # tokens that a GEMM's name states, 0 = none
@@ -65,17 +66,17 @@ def column(frame: pl.DataFrame, name: str) -> Ints:
     return frame[name].cast(pl.Int64).fill_null(0).to_numpy()
 
 
-def read_columns(trace: Trace, name_facts: pl.DataFrame, few: Bools) -> Columns:
+def read_columns(trace: Trace, name_facts: pl.DataFrame, *, few: Bools, many: Bools) -> Columns:
     """Spread ``name_facts`` (row-aligned with ``trace.names``) over the kernels of ``trace``.
 
-    ``few``: per name, whether it is an attention kernel for few query rows.
+    ``few``, ``many``: per name, whether it is an attention kernel for few or for many query rows.
     """
     kernels = trace.kernels
     name = column(kernels, "name_id")
     op_of_name = name_facts["op_class"].cast(pl.String).cast(OP_CLASSES).to_physical().cast(pl.Int64).to_numpy()
     hints = name_facts["phase_hint"].fill_null("")
     hint_of_name = hints.replace_strict(HINTS, range(len(HINTS)), default=0, return_dtype=pl.Int64).to_numpy()
-    hint_of_name = np.where(few, 0, hint_of_name)
+    hint_of_name = np.where(few | many, 0, hint_of_name)
     sure_of_name = (name_facts["hint_strength"].fill_null("") == "sure").to_numpy()
     exact_of_name = (name_facts["tokens_from"].fill_null("") == "grid_x").to_numpy()
     load_of_name = name_facts["load_time"].fill_null(False).to_numpy()
@@ -93,6 +94,7 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame, few: Bools) -> Columns:
         hint=hint_of_name[name] if len(name) else np.zeros(0, np.int64),
         hint_sure=sure_of_name[name] if len(name) else np.zeros(0, bool),
         few=few[name] if len(name) else np.zeros(0, bool),
+        many=many[name] if len(name) else np.zeros(0, bool),
         exact_tokens=exact_of_name[name] if len(name) else np.zeros(0, bool),
         named_rows=rows_of_name[name] if len(name) else np.zeros(0, np.int64),
         load_time=load_of_name[name] if len(name) else np.zeros(0, bool),

@@ -9,13 +9,14 @@ def count_tokens(steps: pl.DataFrame, *, pads_graphs: bool) -> pl.DataFrame:
     """Add the count columns of STEPS to rows that carry ``phase``, ``tokens``, ``requests`` and the marker facts (m_*).
 
     In a mixed step without counts of its own the decoding requests are those of the step before that are still there:
-    at most all rows but one. A decode step whose requests no kernel shows has as many as tokens, unless its graph may
+    at most all rows but one; attention kernels of their own count them exactly. A decode step whose requests no kernel shows has as many as tokens, unless its graph may
     have been captured for more (``pads_graphs``).
     """
     phase = pl.col("phase").cast(pl.String)
     marked = pl.col("marker") >= 0
     width = pl.col("width")
-    others = pl.min_horizontal(pl.coalesce("beside", pl.col("requests").shift(1).over("lane")), pl.col("requests") - 1)
+    beside = pl.coalesce(pl.when(pl.col("beside") > 0).then("beside"), pl.col("requests").shift(1).over("lane"))
+    others = pl.when(beside.is_not_null()).then(pl.min_horizontal(beside, pl.col("requests") - 1))
     unpadded = pl.when(~pl.col("full_graph") | pl.lit(not pads_graphs)).then(pl.col("tokens") // width)
     decode_requests = (
         pl.when(phase == "decode")
@@ -23,7 +24,7 @@ def count_tokens(steps: pl.DataFrame, *, pads_graphs: bool) -> pl.DataFrame:
         .when(phase.is_in(["prefill", "other"]))
         .then(pl.lit(0))
         .when(phase == "mixed")
-        .then(pl.coalesce("m_decode_requests", others))
+        .then(pl.coalesce("m_decode_requests", "decode_batch", others))
     )
     steps = steps.with_columns(decode_requests.cast(pl.Int64).alias("decode_requests"))
     decode_tokens = pl.coalesce("m_decode_tokens", pl.col("decode_requests") * width)
@@ -42,8 +43,9 @@ def count_tokens(steps: pl.DataFrame, *, pads_graphs: bool) -> pl.DataFrame:
         prefill_tokens.cast(pl.Int64).alias("prefill_tokens"), prefill_requests.cast(pl.Int64).alias("prefill_requests")
     )
     real = pl.col("prefill_tokens") + pl.col("decode_tokens")
-    launched = pl.coalesce("tokens", "m_padded_requests", pl.when(~pl.col("opaque")).then(real))
-    padded = pl.when(launched.is_not_null()).then(pl.max_horizontal(launched, real))
+    launched = pl.coalesce("launched", "m_padded_requests", pl.when(~pl.col("opaque")).then(real))
+    seen = launched.is_not_null() & (pl.col("launched").is_not_null() | ~pl.col("unpadded"))
+    padded = pl.when(seen).then(pl.max_horizontal(launched, real))
     kv = pl.sum_horizontal("m_prefill_kv", "m_decode_kv")
     has_kv = pl.col("m_prefill_kv").is_not_null() | pl.col("m_decode_kv").is_not_null()
     steps = steps.with_columns(

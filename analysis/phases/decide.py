@@ -11,6 +11,7 @@ import polars as pl
 
 from ..result import EVIDENCE, PHASES
 from .columns import HINT, Bools, Columns, Ints
+from .contrast import contrasted
 from .settle import decoding_beside, scheduler_mixes
 
 ENOUGH = 0.2  # share of a step's attention launches that must carry a hint for the step to have that kind
@@ -26,7 +27,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
     from metadata kernels that engines launch for one kind only (``preparing``, hint codes); ``second``: next to decode
     attention a layer launches one that says nothing, prompts' where tokens exceed requests; ``few``: attention for few
-    query rows, decode unless counts say otherwise; ``verify``: a rejection
+    query rows, decode unless counts say otherwise; ``many``: for many, whoever they belong to; ``verify``: a rejection
     sampler ran; ``likely``: 'prefill' | 'decode' | '' from the rest, GEMM names included (quantised vector kernels
     name few tokens).
     """
@@ -65,6 +66,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
             "both": sure("mixed") | paired,
             "second": seconds,
             "few": count(attends, columns.few[attends]) / of_attention >= ENOUGH,
+            "many": count(attends, columns.many[attends]) / of_attention >= ENOUGH,
             "verify": count(rejects, columns.hint[rejects] == HINT["decode"]) > 0,
             "likely_decode": likely("decode"),
             "likely_prefill": likely("prefill"),
@@ -112,14 +114,17 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     ``mixes``: whether the engine is known to mix prompts with decoding requests. Needs the columns of
     ``name_evidence`` and lane, start_ns, end_ns, marker_phase, tokens, requests, full_graph, draft, continuing.
     """
+    steps = steps.with_columns(steady_batch().fill_null(False).alias("steady"))
     own = steps.with_columns(named_phase().alias("named"), counted_phase().alias("counted"))
     first = pl.coalesce("named", "counted")
     serves = ~pl.col("draft") & ~pl.col("excluded") & pl.col("marker_phase").is_null()
     own = own.with_columns(
-        several=((first == "several") & ~pl.col("verify") & serves).fill_null(False),
-        decoding=((first == "decode") | pl.col("full_graph")).fill_null(False),
+        several=(first.is_in(["several", "mixed"]) & ~pl.col("verify") & serves).fill_null(False),
+        decoding=((first == "decode") | pl.col("full_graph") | (first.is_null() & pl.col("steady"))).fill_null(False),
     )
-    own = own.with_columns(beside=decoding_beside(own, scheduler_mixes(own, mixes)))
+    named_mixed = bool((own["named"] == "mixed").any())
+    own = own.with_columns(beside=decoding_beside(own, named_mixed or scheduler_mixes(own, mixes)))
+    own = own.with_columns(contrasted(own, pl.col("decoding") | (first.is_null() & (pl.col("likely") == "decode"))))
     settled = pl.when(pl.col("beside") == 0).then(pl.lit("prefill")).otherwise(pl.lit("mixed"))
     verify = pl.col("verify") & (first.is_null() | first.is_in(["several", "decode"]))
     ladder = [
@@ -134,8 +139,8 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
         (pl.col("counted").is_not_null(), pl.col("counted"), "launch_geometry"),
         (pl.col("full_graph"), pl.lit("decode"), "graph_replay"),
         (pl.col("likely") != "", pl.col("likely"), "kernel_name"),
-        (steady_batch(), pl.lit("decode"), "launch_geometry"),
-        (pl.col("tokens") > LARGEST_BATCH, pl.lit("prefill"), "launch_geometry"),
+        (pl.col("contrast").is_not_null(), pl.col("contrast"), "launch_geometry"),
+        (pl.col("steady"), pl.lit("decode"), "launch_geometry"),
     ]
     phase, evidence = pl.lit("unknown"), pl.lit("none")
     for holds, value, rung in reversed(ladder):
@@ -159,27 +164,49 @@ def named_phase() -> pl.Expr:
         .then(pl.lit("several"))
         .when(pl.col("several_tokens") & ~pl.col("full_graph"))
         .then(pl.lit("several"))
+        .when(pl.col("many"))
+        .then(pl.when(counted_phase() == "decode").then(None).otherwise(pl.lit("several")))
         .when(pl.col("few"))
-        .then(pl.when((counted_phase() == "several") & ~may_be_padding()).then(None).otherwise(pl.lit("decode")))
+        .then(pl.when(counted_phase() == "several").then(None).otherwise(pl.lit("decode")))
     )
 
 
 def may_be_padding() -> pl.Expr:
-    """Whether tokens beyond the requests may be a graph's padding: captured sizes are at most this far apart."""
-    return pl.col("graph_id").is_not_null() & (pl.col("tokens") <= 2 * pl.col("requests") + LARGEST_PADDING)
+    """Whether tokens beyond the requests may be a graph's padding: captured sizes are at most this far apart.
+
+    Not where kernels outside the graph count the real tokens.
+    """
+    padded = pl.col("graph_id").is_not_null() & ~pl.col("unpadded")
+    return padded & (pl.col("tokens") <= 2 * pl.col("requests") + LARGEST_PADDING)
 
 
 def counted_phase() -> pl.Expr:
-    """What tokens against requests say: equal = decode; more tokens = prefill or mixed ('several'), graphs excepted."""
+    """What tokens against requests say: equal = decode; more tokens = prefill or mixed ('several').
+
+    Nothing in full graphs, and nothing where the tokens beyond the requests may be padding.
+    """
     known = pl.col("tokens").is_not_null() & pl.col("requests").is_not_null() & ~pl.col("full_graph")
     return (
         pl.when(known & (pl.col("tokens") == pl.col("requests")))
         .then(pl.lit("decode"))
-        .when(known & (pl.col("tokens") > pl.col("requests")))
+        .when(known & (pl.col("tokens") > pl.col("requests")) & ~may_be_padding().fill_null(False))
         .then(pl.lit("several"))
         .when((pl.col("tokens") == 1) & ~pl.col("full_graph"))
         .then(pl.lit("decode"))
+        .when((larger_than_batches() | leaps()) & pl.col("requests").is_null() & ~pl.col("full_graph"))
+        .then(pl.lit("several"))
     )
+
+
+def larger_than_batches() -> pl.Expr:
+    """More tokens than any batch has requests."""
+    return pl.col("tokens") > LARGEST_BATCH
+
+
+def leaps() -> pl.Expr:
+    """Many more tokens than the steady batch just before it: only prompts make a batch grow."""
+    before = pl.col("tokens").shift(1).over("lane")
+    return pl.col("steady").shift(1).over("lane") & (pl.col("tokens") > 2 * before + LARGEST_PADDING)
 
 
 def steady_batch() -> pl.Expr:

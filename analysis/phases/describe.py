@@ -8,6 +8,7 @@ import polars as pl
 from ...ingest.trace import Trace
 from .assemble import DRAFT_SHARE, RawSteps
 from .columns import Columns, Ints
+from .contrast import size_of_steps
 from .decide import name_evidence
 from .exclude import start_up_steps
 from .graphs import Replays, graphs_of_steps
@@ -34,9 +35,7 @@ def describe_steps(
     count = raw.frame.height
     step = raw.step
     facts = marker_facts(raw, markers)
-    last_attention = np.full(max(count, 1), -1, dtype=np.int64)
-    rows = np.flatnonzero(columns.is_op("attention") & (step >= 0))
-    np.maximum.at(last_attention, step[rows], rows)
+    last_attention = last_layer(columns, raw, count)
     batch = attention_batch(trace, columns, name_facts)
     requests = requests_per_step(trace, columns, step, count, last_attention, batch)
     frame = pl.concat(
@@ -46,7 +45,8 @@ def describe_steps(
             facts,
             name_evidence(columns, preparing_hint(trace, columns), step, raw.layer, count),
             graphs_of_steps(columns, replays, step, count),
-            pl.DataFrame({"tokens": tokens_per_step(trace, columns, step, count)}),
+            tokens := tokens_per_step(trace, columns, step, link.replay, count),
+            size_of_steps(columns, step, last_attention, tokens["tokens"]),
             requests,
             pl.DataFrame({"span_phase": majority(step, spans.phase, count)}),
         ],
@@ -62,6 +62,17 @@ def describe_steps(
     frame = frame.with_columns(draft_passes(frame, raw.layers), count_requests(frame), cut_short(raw.layers))
     frame = frame.with_columns(verify_width(frame))
     return frame.with_columns(continuing_requests(trace, columns, step, frame))
+
+
+def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
+    """Row of the last attention kernel of each step, else of what begins its last layer; -1 without any."""
+    last = np.full(max(steps, 1), -1, dtype=np.int64)
+    rows = np.flatnonzero(columns.is_op("attention") & (raw.step >= 0))
+    if len(rows) == 0:  # unfused attention
+        _, rows = np.unique(raw.layer, return_index=True)
+        rows = rows[(raw.layer[rows] >= 0) & (raw.step[rows] >= 0)]
+    np.maximum.at(last, raw.step[rows], rows)
+    return last
 
 
 def step_extent(columns: Columns, step: Ints, last_attention: Ints) -> pl.DataFrame:
@@ -113,7 +124,7 @@ def count_requests(frame: pl.DataFrame) -> pl.Series:
     """
     tokens = pl.col("tokens")
     fitting = [
-        pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "sampled", "head")
+        pl.when(pl.col(name) <= tokens.fill_null(pl.col(name))).then(name) for name in ("prepared", "head", "sampled")
     ]
     batch = pl.when((pl.col("batch") <= tokens.fill_null(pl.col("batch"))) & ~pl.col("full_graph")).then("batch")
     return frame.select(pl.coalesce("m_requests", *fitting, batch).cast(pl.Int64).alias("requests")).to_series()

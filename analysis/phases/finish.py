@@ -38,7 +38,7 @@ def finish_steps(
         pl.when(pl.col("m_text_id").is_not_null()).then(label).otherwise(None).alias("label")
         if label is not None
         else pl.lit(None, dtype=pl.String).alias("label"),
-        pl.col("tokens").alias("launched_tokens"),
+        pl.col("launched").alias("launched_tokens"),
     )
     missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in STEPS.items() if name not in steps.columns]
     steps = steps.with_columns(missing)

@@ -48,7 +48,7 @@ def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: p
     phase, evidence = padded[step], rung[step]
     phase = np.where((step < 0) & columns.load_time, PHASE["other"], phase)
     context = EVIDENCE_CODE["step_context"]
-    attention = columns.is_op("attention", "gemm", "moe_gemm") & ((columns.hint != 0) | columns.few)
+    attention = columns.is_op("attention", "gemm", "moe_gemm") & ((columns.hint != 0) | columns.few | columns.many)
     for name, shown in (
         ("kernel_name", attention),
         ("launch_geometry", columns.exact_tokens),
@@ -62,7 +62,8 @@ def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
     """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase.
 
     So does a sampler that serves decoding requests only. Where a mixed step's layer launches attention for either
-    kind, a likely name is enough: the one for prompts serves prompts only.
+    kind, a likely name is enough: the one for prompts serves prompts only. Where it launches one kernel only, that one
+    serves both, whatever its name.
     """
     attention = columns.is_op("attention", "attention_combine", "sampling")
     mixed = attention & (step_phase == PHASE["mixed"])
@@ -72,7 +73,8 @@ def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
     decodes = columns.hint == HINT["decode"]
     result = np.where(decodes & ((open_step & columns.hint_sure) | paired), PHASE["decode"], step_phase)
     second = mixed & second_kind(columns, layer)
-    prefill = second | (prompts & paired) | (open_step & columns.hint_sure & (columns.hint == HINT["prefill"]))
+    alone = attention & (step_phase == PHASE["unknown"]) & columns.hint_sure & (columns.hint == HINT["prefill"])
+    prefill = second | (prompts & paired) | alone
     return np.where(prefill, PHASE["prefill"], result)
 
 

@@ -34,6 +34,9 @@ FACTS = (
 )
 
 
+MIN_REPEATS, REPEATED_SHARE = 3, 0.8  # labels that open twice per step: at least so many, and of those in question
+
+
 @dataclass(frozen=True)
 class MarkerSteps:
     """Steps that ranges name: one row per step range kept, and the step of each kernel (-1 = none)."""
@@ -120,6 +123,34 @@ def merge_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     return pieces.with_columns(pl.col("piece").first().over("label").alias("step_key"))
 
 
+def merge_repeats(pieces: pl.DataFrame, piece_of_launch: Ints, columns: Columns, link: LinkResult) -> pl.DataFrame:
+    """A label without an index that an overlapping loop opens twice per step: the second one joins the first.
+
+    The second range holds a sampler and no forward pass. It follows the first, or with the range of one other batch
+    between them. Only where nearly every range without a forward pass is such a second one.
+    """
+    count = pieces.height
+    holds = np.zeros(count, dtype=bool)
+    holds[piece_of_launch[link.launch_used & (piece_of_launch >= 0)]] = True
+    forward = launched(columns, link, len(piece_of_launch), "attention") & (piece_of_launch >= 0)
+    passes = np.zeros(count, dtype=bool)
+    passes[piece_of_launch[forward]] = True
+    text, thread = pieces["text_id"].to_numpy(), pieces["thread"].to_numpy()
+    indexed = pieces["step_index"].is_not_null().to_numpy()
+    seconds = np.flatnonzero(holds & ~passes & ~indexed)
+    target = np.full(len(seconds), -1, dtype=np.int64)
+    for back in (2, 1):
+        first = np.maximum(seconds - back, 0)
+        fits = (seconds >= back) & passes[first] & (text[first] == text[seconds]) & (thread[first] == thread[seconds])
+        target = np.where(fits, first, target)
+    joined = target >= 0
+    if np.count_nonzero(joined) < max(MIN_REPEATS, REPEATED_SHARE * len(seconds)):
+        return pieces
+    key = pieces["step_key"].cast(pl.Int64).to_numpy().copy()
+    key[seconds[joined]] = key[target[joined]]
+    return pieces.with_columns(pl.Series("step_key", key))
+
+
 def thread_slices(thread: Ints) -> list[tuple[int, int]]:
     """Slices of equal values of a sorted array."""
     if len(thread) == 0:
@@ -142,13 +173,15 @@ def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: p
     if ranges.height == 0:
         return MarkerSteps(ranges, nothing, 0, np.zeros(columns.count, bool))
     pieces = merge_ranges(ranges)
+    if not on_gpu:
+        piece_of_launch = assign_launches(trace, columns, link, pieces)
+        pieces = merge_repeats(pieces, piece_of_launch, columns, link)
     key = pieces["step_key"].cast(pl.Int64).to_numpy()
     if on_gpu:
         of_kernel = kernels_inside(columns, pieces)
         ambiguous: Bools = np.zeros(columns.count, dtype=bool)
         of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
     else:
-        piece_of_launch = assign_launches(trace, columns, link, pieces)
         of_kernel, tied = nothing.copy(), link.launch >= 0
         of_kernel[tied] = piece_of_launch[link.launch[tied]]
         of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)

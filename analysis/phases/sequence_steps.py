@@ -17,6 +17,9 @@ from .columns import Bools, Columns, Ints
 MAX_HEAD = 64  # kernels between two attention launches that are compared to find where a layer begins
 MOVED_GAP_NS = 20_000  # an idle gap longer than this, and three times the one at the sampler, ends the earlier step
 LAYERS_OF_REPLAY = 16  # a replay recorded as one row stands for at least this many layers
+REGULAR = 0.98  # share of the layers in steps of the commonest size from which on weaker signs are believed
+CLEAR_GAP_NS = 20_000  # an idle gap longer than this, and than GAP_RATIO usual ones, may part two steps
+GAP_RATIO = 5
 LAYER_SHARE = (
     0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
 )
@@ -92,24 +95,25 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, 
 def find_sequence_steps(lane: LaneView) -> Sequence:
     """Cut one lane into steps. With no attention launch there is nothing to cut: no steps."""
     count = len(lane.start)
-    first, last = layer_groups(lane.attention, lane.between_layers, lane.replay)
+    first, last = layer_groups(lane.attention, np.cumsum(lane.between_layers), lane.replay)
     if len(first) == 0:
         return Sequence(np.full(count, -1, np.int64), np.zeros(0, np.int64), None, "none")
     seam, kind = find_seams(lane, first, last)
     seam = mend_seams(lane, seam, first, last)
     seams = np.flatnonzero(seam)
-    starts = np.concatenate([[0], cut_seams(lane, first, last, seams)])
+    cut_off = int(latest(lane.sampling, first[:1], first[:1] * 0)[0]) + 1  # sampler of a step before the capture
+    starts = np.concatenate([[cut_off], cut_seams(lane, first, last, seams)])
     step = np.searchsorted(starts, np.arange(count), side="right") - 1
     attention = np.diff(np.concatenate([[0], seams + 1, [len(first)]]))
     return Sequence(step, attention, common_layers(attention), kind)
 
 
-def layer_groups(attention: Bools, between: Bools, replay: Ints) -> tuple[Ints, Ints]:
-    """First and last row of each layer's attention: launches with no kernel of ``between`` among them are one layer."""
+def layer_groups(attention: Bools, between: Ints, replay: Ints) -> tuple[Ints, Ints]:
+    """First and last row of each layer's attention: launches with nothing ``between`` them (a running count) are one."""
     rows = np.flatnonzero(attention)
     if len(rows) == 0:
         return rows, rows
-    passed = np.cumsum(between)[rows]
+    passed = between[rows]
     replays = replay[rows]
     fresh = np.concatenate([[True], (passed[1:] != passed[:-1]) | (replays[1:] != replays[:-1])])
     begin = np.flatnonzero(fresh)
@@ -119,12 +123,14 @@ def layer_groups(attention: Bools, between: Bools, replay: Ints) -> tuple[Ints, 
 def between_layers(columns: Columns, rows: Ints) -> Bools:
     """Kernels that stand between the attention of two layers and never inside one layer's attention.
 
-    A GEMM may stand inside (the up-projections of latent attention), so GEMMs count only where no norm, activation or
-    cache write is known by its name. A whole replay counts always.
+    Engines that attend for prompts and for decoding requests one after the other may rotate and write the cache before
+    each, and a GEMM may stand inside (the up-projections of latent attention): so those count only where neither norms
+    nor activations are known by their names. A whole replay counts always.
     """
-    marks = columns.is_op("norm", "activation", "moe_gemm", "kv_write", "rope")[rows]
-    if not marks.any():
-        marks = columns.is_op("gemm")[rows]
+    for classes in (("norm", "activation", "moe_gemm"), ("kv_write", "rope"), ("gemm",)):
+        marks = columns.is_op(*classes)[rows]
+        if marks.any():
+            break
     return marks | columns.opaque[rows]
 
 
@@ -136,14 +142,39 @@ def find_seams(lane: LaneView, first: Ints, last: Ints) -> tuple[Bools, str]:
     before, after = lane.replay[last[:-1]], lane.replay[first[1:]]
     in_one_replay = (before >= 0) & (before == after)
     changes_replay = before != after
-    sign = changes_replay.copy()
-    for flags in (lane.sampling, lane.embedding):
-        sign |= lane.inside(flags, low, high) > 0
-    sign &= ~in_one_replay
+    shown = (lane.inside(lane.sampling | lane.embedding, low, high) > 0) & ~in_one_replay
+    sign = shown | changes_replay
+    touching = changes_replay & ~shown & (before >= 0) & (after >= 0)
+    if touching.any() and np.count_nonzero(shown) * 2 >= np.count_nonzero(touching):
+        whole = sign & ~touching  # a step may replay several graphs, one behind the other
+        sign = whole if regularity(whole) >= regularity(sign) else sign
+    even = regularity(sign)
+    copied, weak = weak_seams(lane, low, high, ~in_one_replay)
+    for candidate in copied:  # logits that go to the host end a step, whatever else does
+        if np.any(candidate & ~sign) and regularity(candidate | sign) >= REGULAR:
+            return candidate | sign, "weak"
+    if even == 1:
+        return sign, "sign"
+    for candidate in (*weak, *weakest_seams(lane, low, high, ~in_one_replay)):
+        if regularity(candidate | sign) >= max(REGULAR, even):
+            return candidate | sign, "weak"
+    weak = [*copied, *weak]
     if sign.any():
         return sign, "sign"
-    weak = weak_seams(lane, low, high) & ~in_one_replay
-    return weak, "weak" if weak.any() else "none"
+    return (weak[0], "weak") if weak else (sign, "none")
+
+
+def regularity(seam: Bools) -> float:
+    """Share of the layers that lie in steps of the commonest size; 0 where no size comes twice.
+
+    A first or last step that is smaller may be cut off by the capture and does not count.
+    """
+    sizes = np.diff(np.concatenate([[0], np.flatnonzero(seam) + 1, [len(seam) + 1]]))
+    usual = common_layers(sizes) or 0
+    if np.count_nonzero(sizes == usual) < 2:
+        return 0.0
+    ends = [end for end in (0, len(sizes) - 1) if sizes[end] < usual]
+    return float(np.sum(sizes[sizes == usual]) / (sizes.sum() - sizes[ends].sum()))
 
 
 def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
@@ -164,8 +195,11 @@ def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
     return result
 
 
-def weak_seams(lane: LaneView, low: Ints, high: Ints) -> Bools:
-    """Seams where no sampler, embedding or graph shows one: rare stretches with an extra GEMM, or a host copy."""
+def weak_seams(lane: LaneView, low: Ints, high: Ints, possible: Bools) -> tuple[list[Bools], list[Bools]]:
+    """Seams where no sampler, embedding or graph shows one, the likeliest set first: by copies to the host, by others.
+
+    Rare stretches between two layers: with an extra GEMM, a copy to the host, a transfer to the next pipeline stage.
+    """
     gemms = lane.inside(lane.gemm, low, high)
     usual = np.bincount(gemms).argmax()
     extra = gemms > usual
@@ -174,11 +208,37 @@ def weak_seams(lane: LaneView, low: Ints, high: Ints) -> Bools:
     copied = np.searchsorted(lane.host_copies, lane.start[high]) > np.searchsorted(lane.host_copies, lane.end[low - 1])
     sends = lane.inside(lane.sendrecv, low, high)
     sending = sends > np.bincount(sends).argmax()
-    for candidate in (extra & copied, copied & rare, extra & rare, sending & rare, copied):
-        share = float(candidate.mean())
-        if 0 < share <= 0.5:
-            return np.asarray(candidate)
-    return np.zeros(len(low), dtype=bool)
+    by_copies = usable((extra & copied, copied & rare), possible)
+    return by_copies, usable((extra & rare, sending & rare, copied), possible)
+
+
+def weakest_seams(lane: LaneView, low: Ints, high: Ints, possible: Bools) -> list[Bools]:
+    """Seams that count only where they cut steps of equal size: idle gaps, other kernels than usual."""
+    idle, unlike = idles(lane, low, high), unlike_the_usual(lane, low, high)
+    return usable((idle & unlike, idle, unlike), possible)
+
+
+def usable(candidates: tuple[Bools, ...], possible: Bools) -> list[Bools]:
+    """The candidates where they are possible, without those that mark nothing or most stretches."""
+    found = [candidate & possible for candidate in candidates]
+    return [seams for seams in found if 0 < float(seams.mean()) <= 0.5]
+
+
+def idles(lane: LaneView, low: Ints, high: Ints) -> Bools:
+    """Stretches [low, high] with an idle gap clearly longer than the usual one."""
+    gap = np.zeros(len(lane.start), dtype=np.int64)
+    gap[1:] = lane.start[1:] - np.maximum.accumulate(lane.end)[:-1]
+    widest = np.maximum.reduceat(np.append(gap, 0), np.stack([low, high + 1], axis=1).ravel())[::2]
+    return np.asarray(widest > max(CLEAR_GAP_NS, GAP_RATIO * int(np.median(widest))))
+
+
+def unlike_the_usual(lane: LaneView, low: Ints, high: Ints) -> Bools:
+    """Stretches [low, high) with other kernels, by name, than most have."""
+    mark = np.random.default_rng(0).integers(1, 1 << 40, int(lane.name.max()) + 1)
+    total = np.concatenate([[0], np.cumsum(mark[lane.name])])
+    sums = total[high] - total[low]
+    values, counts = np.unique(sums, return_counts=True)
+    return np.asarray(sums != values[counts.argmax()])
 
 
 def mend_seams(lane: LaneView, seam: Bools, first: Ints, last: Ints) -> Bools:

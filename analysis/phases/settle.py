@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import polars as pl
 
+VANISHED = 0.5  # share of the requests that are gone one step later where nobody decodes
 NEW_ARRIVALS_NS = 50_000_000  # after an idle time like this nobody was decoding any more
 
 
@@ -52,22 +53,36 @@ def decoding_beside(steps: pl.DataFrame, mixes: bool | None) -> pl.Series:
 
     ``continuing`` (token ids of the step before copied on the device) counts them exactly where an engine does so.
     Else, where the scheduler mixes, those that sampled in the step before and are still there: all rows but one at
-    most, and not the request whose prompt fills the token budget and goes on.
+    most, and not the request whose prompt fills the token budget and goes on. Null where that is not known.
     """
     full = pl.col("tokens") >= pl.col("tokens").max().over("lane")
     goes_on = (pl.col("several") & full).cast(pl.Int64)
-    available = (pl.col("requests") - goes_on).shift(1).over("lane").fill_null(0)
+    sampled = pl.coalesce("requests", pl.when(pl.col("decoding") & ~pl.col("full_graph")).then("tokens"))
+    first = pl.int_range(pl.len()).over("lane") == 0
+    available = pl.when(first).then(0).otherwise((sampled - goes_on).shift(1).over("lane"))
     idle = pl.col("start_ns") - pl.col("end_ns").shift(1).over("lane")
     waiting = pl.when(idle.fill_null(0) > NEW_ARRIVALS_NS).then(0).otherwise(available)
     # Nothing known before it: an engine that mixes and samples many rows in the middle of its work was mixing.
-    alone = (pl.len().over("lane") == 1) | (pl.col("cut_short") & (pl.int_range(pl.len()).over("lane") == 0))
+    alone = (pl.len().over("lane") == 1) | (pl.col("cut_short") & first)
+    # An embedding server samples nothing, and a prefill worker's requests are gone in the next step.
+    never = ~pl.col("decoding").any().over("lane") & (pl.len().over("lane") > 1)
+    serves_prompts = never & (~pl.col("closes").any().over("lane") | vanish())
+    alone |= never & first
     tracked = (
-        pl.when(pl.lit(mixes is not True) | (pl.col("requests") <= 1))
+        pl.when(pl.lit(mixes is not True) | (pl.col("requests") <= 1) | serves_prompts)
         .then(0)
-        .when(alone)
+        .when(alone | waiting.is_null())
         .then(None)
         .otherwise(pl.min_horizontal(waiting, pl.col("requests") - 1))
     )
     return steps.select(
         pl.when(~pl.col("several")).then(None).otherwise(pl.coalesce("continuing", tracked)).alias("beside")
     ).to_series()
+
+
+def vanish() -> pl.Expr:
+    """Whether most requests of a lane are no longer there one step later: nobody decodes where they only pass through."""
+    requests = pl.col("requests")
+    gone = (requests - (requests.shift(-1).over("lane") - 1)).clip(lower_bound=0)
+    kept = pl.when(requests.shift(-1).over("lane").is_not_null()).then(requests)
+    return (gone.sum().over("lane") > VANISHED * kept.sum().over("lane")).fill_null(False)

@@ -22,7 +22,7 @@ from .kernel_tags import tag_kernels
 from .link import link_launches
 from .marker_steps import find_marker_steps
 from .spans import find_spans
-from .tokens import few_rows_names
+from .tokens import names_like
 from .trust import (
     ambiguous_share,
     find_contradictions,
@@ -41,7 +41,7 @@ from .window import check_bounds, read_bounds
 
 def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, window: str | None) -> dict[str, Any]:
     """All stages; the fields of PhaseResult by name."""
-    columns = read_columns(trace, name_facts, few_rows_names(trace))
+    columns = read_columns(trace, name_facts, few=names_like(trace, "few"), many=names_like(trace, "many"))
     bounds = read_bounds(window)
     check_bounds(bounds, trace, columns)
     link = link_launches(trace)

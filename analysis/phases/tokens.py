@@ -19,6 +19,7 @@ from ...ingest.trace import Trace
 from .columns import HINT, OP, Bools, Columns, Ints
 
 TOKEN_CLASSES = ("kv_write", "rope", "norm", "activation", "quantize")  # in order of trust
+NO_LIMIT = 1 << 31  # of a grid axis
 HALF_BATCH = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
 
@@ -30,11 +31,35 @@ def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
     return tuple(tomllib.loads(path.read_text(encoding="utf-8"))[section])
 
 
-def tokens_per_step(trace: Trace, columns: Columns, step: Ints, steps: int) -> pl.Series:
-    """Tokens the kernels of each step were launched for; null where no token-parallel kernel was seen."""
+def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
+    """``launched``: tokens the kernels of each step were launched for; ``tokens``: those that are real.
+
+    Where the cache is written outside a step's graphs (piecewise graphs), its kernels count real tokens while those of
+    the graphs count padded ones (``unpadded`` is true); else both are the same. Null where no such kernel was seen.
+    """
     classes = [OP[name] for name in TOKEN_CLASSES]
     marked = columns.exact_tokens | (grid_axis(trace, columns, "tokens") > 0)
     rows = np.flatnonzero(marked & (step >= 0) & np.isin(columns.op, classes) & (columns.grid_x > 0))
+    launched = count_grids(columns, step, rows, steps)
+    replayed = np.zeros(steps + 1, dtype=bool)
+    replayed[step[replay >= 0]] = True
+    outside = rows[(columns.op[rows] == OP["kv_write"]) & (replay[rows] < 0) & replayed[step[rows]]]
+    if len(outside) == 0:
+        unpadded = pl.lit(False).alias("unpadded")
+        return pl.select(launched.alias("tokens"), launched.alias("launched"), unpadded)
+    written = count_grids(columns, step, outside, steps)
+    inside = count_grids(columns, step, rows[replay[rows] >= 0], steps)
+    real = pl.when(written <= launched).then(written)
+    return pl.select(
+        pl.coalesce(real, launched).alias("tokens"),
+        pl.when(real.is_null()).then(launched).otherwise(inside).alias("launched"),
+        real.is_not_null().alias("unpadded"),
+    )
+
+
+def count_grids(columns: Columns, step: Ints, rows: Ints, steps: int) -> pl.Series:
+    """Per step the grid.x that most classes of token-parallel kernels among ``rows`` agree on, null without any."""
+    classes = [OP[name] for name in TOKEN_CLASSES]
     frame = pl.DataFrame(
         {"step": step[rows], "op": columns.op[rows], "stream": columns.stream[rows], "tokens": columns.grid_x[rows]}
     )
@@ -73,7 +98,7 @@ def requests_per_step(
     """Requests of each step, by what shows them; null where not seen.
 
     ``sampled``: rows behind the last layer; ``prepared``: metadata before it; ``head``: rows in the name of the last
-    GEMM (lm_head); ``batch``: of the attention kernels.
+    GEMM (lm_head); ``batch``: of the attention kernels; ``decode_batch``: of those named for decoding.
     """
     number = np.arange(columns.count)
     behind = (step >= 0) & (number > last_attention[np.maximum(step, 0)])
@@ -93,6 +118,9 @@ def requests_per_step(
             "prepared": per_step(front, "rows", pl.col("rows").first()),
             "head": per_step(head, "rows", pl.col("rows").last()),
             "batch": per_step(batch, "batch", pl.col("batch").mode().min()),
+            "decode_batch": per_step(
+                np.where(columns.hint == HINT["decode"], batch, 0), "batch", pl.col("batch").mode().min()
+            ).alias("decode_batch"),
         }
     )
 
@@ -114,6 +142,7 @@ def grid_axis(
     axes = np.zeros(trace.names.height, dtype=np.int64)  # 0 unknown, 1..3 = x, y, z
     minus = np.zeros(trace.names.height, dtype=np.int64)
     flat = np.zeros(trace.names.height, dtype=bool)
+    most = np.full(trace.names.height, NO_LIMIT)
     key = {"rule": "batch", "rows": "rows", "tokens": "tokens"}[section]
     for rule in reversed(geometry_rules(section)):
         if front and rule.get("tail", False):
@@ -123,7 +152,7 @@ def grid_axis(
             matches &= (split == rule["split"]).fill_null(False)
         hit = matches.to_numpy()
         axes[hit] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
-        minus[hit], flat[hit] = rule.get("minus", 0), rule.get("flat", False)
+        minus[hit], flat[hit], most[hit] = rule.get("minus", 0), rule.get("flat", False), rule.get("most", NO_LIMIT)
     size = np.zeros(columns.count, dtype=np.int64)
     if not axes.any():
         return size
@@ -132,16 +161,17 @@ def grid_axis(
         rows = np.flatnonzero(axis == number)
         names = columns.name[rows]
         split_up = flat[names] & (columns.grid_y[rows] > 1)
-        size[rows] = np.where(split_up, 0, grid[rows] - minus[names])
+        count = grid[rows] - minus[names]
+        size[rows] = np.where(split_up | (count > most[names]), 0, count)
     return size
 
 
-def few_rows_names(trace: Trace) -> Bools:
-    """Per name, whether it is an attention kernel for few query rows."""
-    few = np.zeros(trace.names.height, dtype=bool)
-    for rule in geometry_rules("few"):
-        few |= trace.names["name"].str.contains(rule["regex"]).to_numpy()
-    return few
+def names_like(trace: Trace, section: str) -> Bools:
+    """Per name, whether a rule of ``section`` holds: attention kernels for 'few' query rows, or for 'many'."""
+    found = np.zeros(trace.names.height, dtype=bool)
+    for rule in geometry_rules(section):
+        found |= trace.names["name"].str.contains(rule["regex"]).to_numpy()
+    return found
 
 
 def preparing_hint(trace: Trace, columns: Columns) -> Ints:

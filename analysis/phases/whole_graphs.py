@@ -119,6 +119,7 @@ def insert_rows(
         hint=joined(columns.hint, zero),
         hint_sure=joined(columns.hint_sure, no),
         few=joined(columns.few, no),
+        many=joined(columns.many, no),
         exact_tokens=joined(columns.exact_tokens, no),
         load_time=joined(columns.load_time, no),
         named_rows=joined(columns.named_rows, zero),

@@ -72,7 +72,7 @@ def test_small_graphs_between_eager_attention_are_pieces_of_one_step(mini):
         run.kernel("sampler", (5, 1, 1), phase="mixed", gap=40_000)
     result = find_phases(*run.build())
     assert result.steps.height == 3
-    assert result.steps["padded_tokens"].to_list() == [300] * 3
+    assert result.steps["padded_tokens"].to_list() == [None] * 3  # what the graphs were captured for is not recorded
     assert result.layers == 4
 
 

@@ -7,7 +7,7 @@ from trace_analyze.analysis.classify import classify_names
 from trace_analyze.analysis.phases.engine import engine_rules
 from trace_analyze.analysis.phases.tokens import geometry_rules
 
-SECTIONS = ("rule", "rows", "tokens", "few", "prepare")
+SECTIONS = ("rule", "rows", "tokens", "few", "many", "prepare")
 ROWS = [(section, row) for section in SECTIONS for row in geometry_rules(section)]
 
 

@@ -1,6 +1,7 @@
 """Every simulated run of the matrix, with its markers and with them removed, against the truth beside it."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 import polars as pl
 import pytest
@@ -16,22 +17,33 @@ KEY = ["process", "correlation_id", "start_ns", "end_ns"]
 SHARE_UNMARKED = 0.995
 
 
-@pytest.fixture(scope="module", params=MATRIX)
-def run(request, tmp_path_factory):
-    """One simulated run, its capture read back."""
-    config = MATRIX[request.param]
-    if request.param in LARGE:
-        config = replace(config, max_steps=LARGE[request.param])
-    simulated = simulate(config)
-    path = simulated.write(tmp_path_factory.mktemp("runs") / "run.sqlite")
-    return simulated, open_trace(path)
+# A run without markers is one case; of the others the second case has every range and mark removed.
+CASES = [
+    (name, variant)
+    for name, config in MATRIX.items()
+    for variant in ("as recorded", "unmarked")
+    if variant == "as recorded" or config.markers != "none"
+]
 
 
-@pytest.fixture(scope="module", params=["marked", "unmarked"])
-def analysed(request, run):
-    """The run's phases, with markers as recorded or with every range and mark removed."""
-    simulated, trace = run
-    if request.param == "unmarked":
+@pytest.fixture(scope="module")
+def read_run(tmp_path_factory):
+    """``read_run(name)``: the simulated run and its capture read back; the last one is kept."""
+
+    @lru_cache(maxsize=1)
+    def read(name):
+        simulated = simulate(replace(MATRIX[name], max_steps=LARGE.get(name, MATRIX[name].max_steps)))
+        return simulated, open_trace(simulated.write(tmp_path_factory.mktemp("runs") / "run.sqlite"))
+
+    return read
+
+
+@pytest.fixture(scope="module", params=CASES, ids=" ".join)
+def analysed(request, read_run):
+    """The run's phases."""
+    name, variant = request.param
+    simulated, trace = read_run(name)
+    if variant == "unmarked":
         trace = replace(trace, ranges=trace.ranges.clear(), marks=trace.marks.clear())
     result = find_phases(trace, classify_names(trace.names))
     return simulated, trace, result, tagged(simulated, trace, result)
