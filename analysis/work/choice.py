@@ -110,7 +110,7 @@ def choose_model(
     shape, source, candidates = _named(options, serving, said)
     if shape is None and source is None:
         candidates = _fitting(phases, name_facts, known_models())
-        if recognise is not None and tensor_parallel is not None:
+        if recognise is not None and tensor_parallel is not None and candidates:
             fitting = recognise(candidates, tensor_parallel)
             candidates = fitting.models
             alike = [each for each in candidates if same_architecture(each, candidates[0])]

@@ -32,6 +32,10 @@ _NO_FORMULA = {
     "moe_routing": "no formula: which tables it passes over is not known",
     "copy": "no formula: its size is not in the capture",
 }
+_NO_TOKENS = {
+    "other": "not a step of the model: warm-up, graph capture or a draft",
+    "unknown": "phase unknown: its tokens are not known",
+}
 _LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
@@ -150,8 +154,8 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
         return "its FLOPs were not counted by Nsight Compute"
     if not row["steps"]:
         return "outside every step"
-    if phase in ("other", "unknown"):
-        return f"phase {phase}: its tokens are not known"
+    if phase in _NO_TOKENS:
+        return _NO_TOKENS[phase]
     modelled = why.choice.rank is not None
     if op_class == "attention" and modelled:
         lengths = "KV lengths are not in the capture"

@@ -84,3 +84,12 @@ def test_what_has_no_formula_says_so(prepared, op_class):
     assert unknown.height
     assert all(reason.startswith("no formula: ") for reason in unknown["reason"])
     assert unknown["flop"].null_count() == unknown.height
+
+
+def test_draft_steps_have_no_work_and_say_why(prepared):
+    """Speculation: the draft's own layers are not the model's, and its sizes are not in the capture."""
+    table = prepared("vllm-llama-8b-h100-speculative").with_model().kernel_table
+    draft = table.filter((pl.col("phase") == "other") & (pl.col("op_class") == "gemm"))
+    assert draft.height
+    assert draft["flop"].null_count() == draft["bytes"].null_count() == draft.height
+    assert all("warm-up, graph capture or a draft" in reason for reason in draft["reason"])
