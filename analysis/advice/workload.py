@@ -263,7 +263,7 @@ def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | N
     """Verifying w tokens per request multiplies the GEMMs' tokens by w and reads the weights once."""
     width = SPECULATIVE_WIDTH
     accepted = sum(ACCEPTANCE**k for k in range(width))
-    condition = f"acceptance above about {percent(100 * ACCEPTANCE)} and batch x {width} below the ridge batch"
+    condition = f"batch x {width} below the ridge batch; time per token, taking {percent(100 * ACCEPTANCE)} acceptance"
     if step.requests is None or ridge is None:
         return _row("speculative decoding", step, None, condition, predicted_step_ms_reason="batch or ridge not known")
     if step.requests * width > ridge:

@@ -84,7 +84,7 @@ def test_kernels_side_by_side_share_the_step():
 def test_speculation_pays_below_the_ridge():
     spoken = technique(workload_of(8), "speculative")
     assert spoken["predicted_step_ms"] == pytest.approx(10 / (1 + 0.8 + 0.64 + 0.512))
-    assert "acceptance above about 80%" in spoken["condition"]
+    assert "time per token, taking 80% acceptance" in spoken["condition"]
     beyond = technique(workload_of(60), "speculative")
     assert (beyond["helps"], beyond["predicted_step_ms"]) == ("no", None)
     assert "beyond the ridge batch" in beyond["why"]
