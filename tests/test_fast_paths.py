@@ -72,3 +72,12 @@ def test_tables_pair_runs_of_one_repetition(benchmark_module):
     assert "| graphs, 100 k | whole command line | 3.50 (3.00 to 4.00) | 3.50 | 200 | 2.50 (2.00 to 3.00) |" in rows
     assert "| graphs, 1 M | a peer | did not finish | | | |" in rows
     assert list(run.growth(results))[2:] == ["| graphs | whole command line | 100 k to 1 M | 1.00 | 1.00 |"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_leaving_quickly_still_tells_a_full_disk():
+    command = [sys.executable, "-m", "trace_analyze.cli", str(CAPTURE), "--format", "json", "-o", "-"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "cannot write the output" in done.stderr
