@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,8 @@ def write_plots(analysis: Analysis, folder: Path, stem: str, output_format: str)
                 draw(analysis, axes)
                 path = folder / f"{stem}-{name}.{output_format}"
                 metadata = {"Date": None} if output_format == "svg" else None
-                produce_whole(
-                    path,
-                    lambda target, figure=figure, metadata=metadata: figure.savefig(
-                        target, format=output_format, dpi=_DPI, metadata=metadata
-                    ),
-                )
+                save = partial(figure.savefig, format=output_format, dpi=_DPI, metadata=metadata)
+                produce_whole(path, save)
             finally:
                 plt.close(figure)
         written.append(path)
@@ -130,7 +127,7 @@ def draw_roofline(analysis: Analysis, axes: Any) -> None:
             )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("arithmetic intensity, FLOP/byte")
+    axes.set_xlabel("arithmetic intensity, FLOP/byte (activations counted)")
     axes.set_ylabel("TFLOP/s")
     axes.set_title(title, loc="left")
     axes.set_xlim(low, high)
