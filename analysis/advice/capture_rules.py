@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from ..result import Finding
 from .verdict import expected_ranks
 from .words import count, percent
