@@ -107,8 +107,8 @@ def _size(folder: Path, suffix: str) -> float:
 
 def table(results: Results) -> Iterator[str]:
     """One row for each capture and contender."""
-    yield "| capture | contender | wall s | CPU s | peak MiB | wall / plain scan |"
-    yield "|---|---|---|---|---|---|"
+    yield "| capture | contender | wall s | CPU s | peak MiB | wall / plain scan | CPU / plain scan |"
+    yield "|---|---|---|---|---|---|---|"
     for key, runs in results.runs.items():
         for name in runs:
             if name.endswith("bytes"):
@@ -116,13 +116,15 @@ def table(results: Results) -> Iterator[str]:
             good = results.good(key, name)
             label = f"| {key[0]}, {_words(key[1])} | {name} |"
             if not good:
-                yield f"{label} did not finish | | | |"
+                yield f"{label} did not finish | | | | |"
                 continue
             ratios = results.ratios(key, name, SCAN)
-            ratio = spread(ratios) if ratios and name not in (*STAGES, SCAN) else ""
+            compared = name not in (*STAGES, SCAN) and bool(ratios)
+            cpu = median([run.cpu for run in good])
+            of_scan = [run.cpu for run in results.good(key, SCAN)]
             yield (
-                f"{label} {spread([run.wall for run in good])} | {median([run.cpu for run in good]):.2f} "
-                f"| {max(run.peak_mib for run in good):.0f} | {ratio} |"
+                f"{label} {spread([run.wall for run in good])} | {cpu:.2f} | {max(run.peak_mib for run in good):.0f} "
+                f"| {spread(ratios) if compared else ''} | {f'{cpu / median(of_scan):.2f}' if compared else ''} |"
             )
 
 
