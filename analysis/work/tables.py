@@ -19,6 +19,7 @@ from .waves import SmLimits, waves
 
 CONVENTIONS = (
     "multiply-add = 2 FLOP; attention exact causal; bytes = least traffic, activations counted",
+    "intensity counts activations; by the weights-only convention a GEMM's is its tokens at 16 bit a weight",
     "MFU counts matrix work (GEMMs, attention) against the dense peak of the kernel's own type",
 )
 _NO_RATIO = {"collective": "time is transfer and waiting for other ranks: no MFU or MBU"}
@@ -84,8 +85,7 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     op_class = row["op_class"]
     flop, total_bytes = row["flop"], row["bytes"]
     out["count_per_step"] = row["count"] / row["steps"] if row["steps"] else None
-    both = flop is not None and total_bytes is not None and total_bytes > 0
-    out["arithmetic_intensity"] = flop / total_bytes if both else None
+    out["arithmetic_intensity"] = row["both_flop"] / row["both_bytes"] if row["both_bytes"] > 0 else None
     matrix = op_class in MATRIX_OPS
     mfu = mbu = ratios.Ratio(None)
     if op_class in _NO_RATIO:
@@ -140,11 +140,11 @@ def _verdict(row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, co
     refused = (mfu.pct is None and mfu.reason) or (mbu.pct is None and mbu.reason)
     if communication:
         return ratios.Verdict("communication", None)
-    if refused or not row["known_ms"] or row["compute_s"] is None or row["memory_s"] is None:
+    if refused or not row["placed_ms"]:
         return ratios.Verdict("unknown", None)
     if row["helper"] and row["bytes"] == 0:
         return ratios.Verdict("latency", row["total_ms"])
-    return ratios.verdict(row["known_ms"] / 1e3, row["compute_s"], row["memory_s"])
+    return ratios.verdict(row["placed_ms"] / 1e3, row["placed_compute_s"], row["placed_memory_s"])
 
 
 def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
@@ -280,14 +280,16 @@ def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float 
     for row in op_classes.select(columns).iter_rows(named=True):
         if row["arithmetic_intensity"] is None or not row["total_ms"]:
             continue
-        seconds = row["total_ms"] / 1e3
-        points.append({**row, "tflops": row["flop"] / seconds / 1e12, "gbps": row["bytes"] / seconds / 1e9})
+        gbps = row["bytes"] / row["total_ms"] / 1e6
+        # By way of the intensity: where FLOPs are known of some kernels only, the point keeps its place to the roof.
+        points.append({**row, "tflops": row["arithmetic_intensity"] * gbps / 1e3, "gbps": gbps})
     centroids = []
     for phase in ("prefill", "decode", "mixed"):
         own = [point for point in points if point["phase"] == phase]
         if not own:
             continue
-        flop, size, ms = (sum(point[key] for point in own) for key in ("flop", "bytes", "total_ms"))
+        flop = sum(point["arithmetic_intensity"] * point["bytes"] for point in own)
+        size, ms = (sum(point[key] for point in own) for key in ("bytes", "total_ms"))
         centroids.append(
             {
                 "phase": phase,

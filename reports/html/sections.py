@@ -89,7 +89,7 @@ def _work_table(table_id: str, caption: str, table: pl.DataFrame, *, named: bool
         numbers("median_us", "Median", get("median_us").to_list(), unit="µs"),
         numbers("flop", "FLOP", get("flop").to_list(), show=si(""), reasons=reasons),
         numbers("bytes", "Bytes", get("bytes").to_list(), show=si("B"), reasons=reasons),
-        numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity"),
+        numbers("arithmetic_intensity", "AI", get("arithmetic_intensity").to_list(), unit="FLOP/B", reasons=reasons, help="arithmetic intensity, activations counted; by weights alone a GEMM has as many FLOP per byte as tokens at 16 bit"),
         ratio_column(table, "mfu_pct", reasons),
         ratio_column(table, "mbu_pct", reasons),
         texts("bound", "Bound", get("bound").cast(pl.String).to_list()),

@@ -111,6 +111,26 @@ def test_contract(prepared, name):
     assert sum(result.trust["gpu_time_by_work_source"].values()) == pytest.approx(1.0)
 
 
+def test_flops_of_some_kernels_and_bytes_of_others_make_no_ratio(prepared):
+    """Here lm_head's GEMV has both, the layers' GEMMs have the bytes of their weights alone."""
+    result = prepared("trtllm-llama-8b-a100-unmarked").with_model()
+    decode = result.kernels.filter(
+        pl.col("in_window")
+        & (pl.col("phase").cast(pl.String) == "decode")
+        & (pl.col("op_class").cast(pl.String) == "gemm")
+    )
+    whole = decode.filter(pl.col("flop").is_not_null() & pl.col("bytes").is_not_null())
+    assert 0 < whole.height < decode.height == decode["bytes"].count()
+    row = result.op_classes.row(
+        by_predicate=(pl.col("op_class").cast(pl.String) == "gemm") & (pl.col("phase").cast(pl.String) == "decode"),
+        named=True,
+    )
+    assert row["arithmetic_intensity"] == pytest.approx(whole["flop"].sum() / whole["bytes"].sum())
+    assert 0 < row["headroom_ms"] < (whole["end_ns"] - whole["start_ns"]).sum() / 1e6
+    point = next(p for p in result.roofline["points"] if (p["op_class"], p["phase"]) == ("gemm", "decode"))
+    assert point["tflops"] * 1e3 / point["gbps"] == pytest.approx(point["arithmetic_intensity"])
+
+
 WHOLE = [
     "vllm-llama-8b-h100-marks",
     "vllm-qwen3-moe-h100-tp2-eager",  # two ranks, experts, mixed steps
@@ -263,3 +283,16 @@ class TestRecognition:
         gemm = result.kernel_table.filter(pl.col("op_class") == "gemm")
         assert gemm["flop"].null_count() == gemm.height
         assert all("--model" in reason for reason in gemm["reason"])
+
+
+def test_both_conventions_of_intensity_are_named_and_meant(prepared):
+    """The seeds count weights alone: a decode GEMM of 16 requests has an intensity of 16; with activations a bit less."""
+    result = prepared("vllm-llama-8b-h100-marks").with_model()
+    said = " ".join(result.roofline["conventions"])
+    assert "activations" in said
+    assert "weights-only" in said
+    kernels = result.kernels.filter((pl.col("op_class") == "gemm") & (pl.col("step_phase") == "decode"))
+    assert set((kernels["flop"] / kernels["bytes_weights"]).round(6)) == {16.0}
+    both = kernels["flop"] / kernels["bytes"]
+    assert (both < 16.0).all()
+    assert (both > 15.5).all()
