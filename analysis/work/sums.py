@@ -73,11 +73,17 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
 
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     priced = ~np.isnan(compute)
+    both = has_size & has_flop  # of one kernel: FLOPs of some and bytes of others make no intensity
+    placed = both & priced & ~np.isnan(memory)
     columns = {
         "count": count.astype(np.float64),
         "total_ms": total(ms),
         "in_mixed_ms": total(ms, codes("step_phase") == _PHASES.index("mixed")),
-        "known_ms": total(ms, has_size & has_flop),
+        "both_flop": total(flop, both),
+        "both_bytes": total(size, both),
+        "placed_ms": total(ms, placed),
+        "placed_compute_s": total(compute, placed),
+        "placed_memory_s": total(memory, placed),
         "bytes_ms": total(ms, has_size),
         "memory_ms": total(ms, ~np.isnan(memory)),
         "compute_ms": total(ms, priced & matrix),
