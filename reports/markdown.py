@@ -12,7 +12,8 @@ from .. import __version__
 from ..analysis.gate import GateResult
 from ..analysis.result import Analysis
 from .format import distinct_names, is_known, milliseconds, number, percent, reason_for
-from .terminal import gpu_line, idle_told, model_line, plain, ratios, stall_line
+from .sentences import gpu_line, idle_told, model_line, ratios, stall_line
+from .terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _TOP = 5

@@ -6,7 +6,8 @@ from markupsafe import Markup, escape
 
 from ..analysis.result import Analysis
 from .format import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
-from .terminal import gpu_line, model_line, plain, ratios, stall_line
+from .sentences import gpu_line, model_line, ratios, stall_line
+from .terminal import plain
 
 _TOP = 8
 

@@ -9,7 +9,6 @@ import io
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,8 @@ from rich.text import Text
 from .. import __version__
 from ..analysis.gate import GateResult
 from ..analysis.result import Analysis
-from .ceilings import main_dtype, peak_of
 from .format import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
+from .sentences import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}
@@ -124,29 +123,6 @@ def _identity(analysis: Analysis) -> list[Table]:
     ]
 
 
-def model_line(analysis: Analysis) -> str:
-    """The model with its weights' type, how it is known, the parallelism and the engine; else why it is not known."""
-    model = analysis.model
-    if model.get("name"):
-        source = str(model.get("source") or "").replace("_", " ")
-        parts = [" ".join(str(model[k]) for k in ("name", "weight_dtype") if model.get(k))]
-        if model.get("tensor_parallel"):
-            parts.append(f"TP {model['tensor_parallel']}")
-        if source:
-            parts.append(source if source.startswith("recogni") else f"from {source}")
-    else:
-        could = model.get("candidates") or ()
-        parts = [
-            f"not known (could be {' or '.join(map(str, could))}; give --model)"
-            if could
-            else "not known (give --model)"
-        ]
-        if not analysis.summary.get("step_count"):
-            parts = ["not known"]
-    engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
-    return ", ".join([*parts, f"engine {engine}"] if engine else parts)
-
-
 def _window(analysis: Analysis) -> tuple[str, str]:
     summary, capture = analysis.summary, analysis.trace.capture
     if not capture.has_timeline:
@@ -173,49 +149,6 @@ def _steps_in_window(analysis: Analysis) -> pl.DataFrame:
     if start is None or end is None:
         return analysis.steps
     return analysis.steps.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end) | pl.col("excluded"))
-
-
-def batch_told(summary: Mapping[str, Any]) -> str:
-    """``7 to 9``, and where it still grows at the start: ``1 to 32, ramping up over the first 5 steps``; '' if unknown."""
-    low, high, ramp = (summary.get(key) for key in ("decode_batch_min", "decode_batch_max", "decode_ramp"))
-    if not is_known(low) or not is_known(high):
-        return ""
-    told = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return told + (f", ramping up over the first {ramp['steps']:,} steps" if ramp else "")
-
-
-def gpu_line(analysis: Analysis) -> str:
-    """The GPUs with their peaks and where each came from: ``2 x NVIDIA A100-SXM4-80GB, 312 TFLOP/s bf16, ...``."""
-    if not analysis.devices:
-        return "none with activity"
-    kinds: dict[str, tuple[int, Mapping[str, Any]]] = {}
-    for device in analysis.devices:
-        name = str(device.get("gpu_name") or "")
-        kinds[name] = (kinds.get(name, (0, device))[0] + 1, device)
-    dtype = main_dtype(analysis)
-    return " | ".join(_gpu(name, count, device, dtype) for name, (count, device) in kinds.items())
-
-
-def _gpu(name: str, count: int, device: Mapping[str, Any], dtype: str | None) -> str:
-    times = f"{count} x " if count > 1 else ""
-    peak, of = peak_of(device, dtype)
-    bandwidth = device.get("memory_bandwidth_gbps")
-    parts = [f"{times}{name}" if name else f"{times}not known: the capture does not name its GPU (give --gpu)"]
-    if is_known(peak):
-        parts.append(f"{number(peak)} TFLOP/s {of}")
-    if is_known(bandwidth):
-        parts.append(f"{number(bandwidth)} GB/s")
-        if is_known(peak):
-            parts.append(f"ridge {number(float(peak or 0) * 1e3 / float(bandwidth or 1))}")
-    if name and device.get("gpu_source"):
-        parts.append(f"named by {device['gpu_source']}")
-    if device.get("contradiction"):
-        parts.append(str(device["contradiction"]))
-    elif device.get("candidates"):
-        parts.append(f"could also be {', '.join(device['candidates'])}")
-    elif name and not is_known(peak) and device.get("ceiling_reason"):
-        parts.append(str(device["ceiling_reason"]))
-    return ", ".join(parts)
 
 
 def _trust(analysis: Analysis) -> list[Table]:
@@ -252,7 +185,7 @@ def _numbers(analysis: Analysis) -> list[Table]:
     rows: list[tuple[str, Text | str, str]] = [("GPU time", *phase_split(summary))]
     for label, key in (("Decode step", "decode_step_ms"), ("Token gap", "inter_token_gap_ms")):
         spread = _spread(summary.get(key) or {})
-        rows.append((label, spread, "" if spread else _reason(summary, key)))
+        rows.append((label, spread, "" if spread else reason_for(summary, key)))
     rows += [(ratio.label, ratio.text, ratio.why) for ratio in ratios(summary)]
     rows.append(("Stalls", *stalls_told(summary)))
     rows.append(("Idle", *idle_told(summary)))
@@ -276,16 +209,6 @@ def _joined(names: Sequence[str]) -> str:
     return f"{', '.join(low[:-1])} and {low[-1]}"
 
 
-def idle_told(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """(idle time with its share and what nvidia-smi would have shown, '' where not known; why not)."""
-    idle, window = summary.get("gpu_idle_ms"), summary.get("window_ms")
-    if not is_known(idle) or not window:
-        return "", _reason(summary, "gpu_idle_ms")
-    busy = percent(summary.get("nvml_utilization_pct"))
-    share = percent(100 * float(idle or 0) / window)
-    return f"{milliseconds(idle)} ({share} of the window); nvidia-smi would say {busy} busy", ""
-
-
 def phase_split(summary: Mapping[str, Any]) -> tuple[Text, str]:
     """(share and time of each phase, empty where not known; why not)."""
     text = Text()
@@ -298,7 +221,7 @@ def phase_split(summary: Mapping[str, Any]) -> tuple[Text, str]:
             text.append("  ")
         text.append(f"{phase} ", style=PHASE_STYLES.get(phase, ""))
         text.append(f"{percent(shares.get(phase))} {milliseconds(ms)}")
-    return text, "" if text else _reason(summary, "phase_pct")
+    return text, "" if text else reason_for(summary, "phase_pct")
 
 
 def _spread(values: Mapping[str, Any]) -> str:
@@ -308,64 +231,6 @@ def _spread(values: Mapping[str, Any]) -> str:
         return f"{milliseconds(values['p50'])}  (n = 1)"
     parts = [f"{key} {milliseconds(values[key])}" for key in ("p50", "p95", "p99", "max") if is_known(values.get(key))]
     return f"{'  '.join(parts)}  (n = {values['n']:,})"
-
-
-@dataclass(frozen=True)
-class RatioTold:
-    """One of the two ratios of the first screen in words; ``text`` is '' where it is not known and ``why`` says why."""
-
-    label: str
-    text: str
-    why: str
-
-
-def ratios(summary: Mapping[str, Any]) -> tuple[RatioTold, RatioTold]:
-    """Decode MBU, and prefill MFU: that of mixed steps where all prompt work sits in them."""
-    only_mixed = bool((summary.get("mixed_step_ms") or {}).get("n")) and not (summary.get("prefill_step_ms") or {}).get(
-        "n"
-    )
-    bound = bool(summary.get("decode_mbu_is_lower_bound"))
-    mfu = ("mixed_mfu", "Mixed MFU") if only_mixed else ("prefill_mfu", "Prefill MFU")
-    return _ratio(summary, "decode_mbu", "Decode MBU", bound=bound), _ratio(summary, *mfu, bound=False)
-
-
-def _ratio(summary: Mapping[str, Any], name: str, label: str, *, bound: bool) -> RatioTold:
-    kernel, wall = summary.get(f"{name}_kernel_pct"), summary.get(f"{name}_wall_pct")
-    if not is_known(kernel):
-        return RatioTold(label, "", _reason(summary, f"{name}_kernel_pct"))
-    text = f"{percent(kernel, at_least=bound)} of peak (kernel time)"
-    if is_known(wall):
-        text += f", {percent(wall, at_least=bound)} (wall)"
-    return RatioTold(label, text + (", weights only" if bound else ""), "")
-
-
-def stalls_told(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """(the stalls in one line, '' where not known; why not). People read episodes."""
-    count, ms = summary.get("stall_count"), summary.get("stall_ms")
-    if not is_known(count):
-        return "", _reason(summary, "stall_count")
-    if not count:
-        return "none: no decoding request waited for a prefill", ""
-    stalls = plural(int(count or 0), "stall")
-    if not is_known(ms):
-        return f"{stalls}; their length is not known: {_reason(summary, 'stall_ms')}", ""
-    bound = bool(summary.get("stall_ms_is_lower_bound"))
-    longest = summary.get("stall_episode_max_ms")
-    text = (
-        f"{milliseconds(ms, at_least=bound)} ({percent(summary.get('stall_pct_of_window'), at_least=bound)} of window) in "
-        f"{plural(int(summary.get('stall_episode_count') or 0), 'episode')} of {stalls}"
-    )
-    return text + f", longest {milliseconds(longest if is_known(longest) else summary.get('stall_max_ms'))}", ""
-
-
-def stall_line(summary: Mapping[str, Any]) -> str:
-    """The stalls in one line, or why they are not known."""
-    text, why = stalls_told(summary)
-    return text or (f"not known: {why}" if why else "not known")
-
-
-def _reason(summary: Mapping[str, Any], key: str) -> str:
-    return reason_for(summary, key)
 
 
 def _strip(analysis: Analysis, width: int) -> list[Any]:

@@ -15,7 +15,7 @@ import polars as pl
 from ...analysis.result import Analysis
 from .. import format as fmt
 from ..ceilings import main_dtype, peak_of
-from ..terminal import batch_told
+from ..sentences import batch_told
 from . import operands
 from .identity import short_source
 from .tables import Column, Table, names, numbers, texts

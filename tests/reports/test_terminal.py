@@ -8,7 +8,8 @@ import pytest
 
 from trace_analyze.analysis.gate import evaluate, parse_gate
 from trace_analyze.ingest.trace import EvidenceGap
-from trace_analyze.reports.terminal import gpu_line, model_line, plain, print_screen, ratios, stalls_told
+from trace_analyze.reports.sentences import gpu_line, model_line, ratios, stalls_told
+from trace_analyze.reports.terminal import plain, print_screen
 
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
 LONG = "a consequence that takes a whole line and more of the screen to be told in words"
