@@ -23,7 +23,7 @@ TOPP = (
 SOFT = "void flashinfer::sampling::OnlineSoftmaxFusedKernel<(unsigned int)1024, (unsigned int)4, float>(T3 *)"
 
 
-def sglang(run, chunks=(), decodes=0, *, attention="infer", count=8, graph=None, padded=None, marker=None, mixed=False,
+def sglang(run, chunks=(), decodes=0, *, attention="infer", count=6, graph=None, padded=None, marker=None, mixed=False,
            overlap=True, sampler="top_p", moe=None, names=True, kv=1500):  # fmt: skip
     """One SGLang step: extend or decode (both only with ``mixed``)."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
@@ -116,7 +116,7 @@ T_UPDATE = (
 )
 
 
-def trtllm(run, chunks=(), decodes=0, *, count=8, graph=None, padded=None, marker=None, twice=False, kv=1500, xqa=True,
+def trtllm(run, chunks=(), decodes=0, *, count=6, graph=None, padded=None, marker=None, twice=False, kv=1500, xqa=True,
            reduce=None, sampler="argmax", nosync=True):  # fmt: skip
     """One TensorRT-LLM iteration; ``twice``: the overlap loop closes its scope and opens it again for the sampler."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
@@ -203,7 +203,7 @@ L_FAF16 = "void flash_attn_ext_f16<(int)128, (int)128, (int){a}, (int){b}, (int)
 L_COMBINE = "void flash_attn_combine_results<(int)128>(const float *, const float2 *, float *, int)"
 
 
-def llama(run, chunks=(), decodes=0, *, count=8, graph=None, slots=False, cache=True, embedding=False):
+def llama(run, chunks=(), decodes=0, *, count=6, graph=None, slots=False, cache=True, embedding=False):
     """One llama.cpp ubatch: decoding slots and prompts may share it."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
     run.begin(

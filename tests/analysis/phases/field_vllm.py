@@ -175,7 +175,7 @@ def layers(
 
 
 def step(
-    run, chunks=(), decodes=0, *, attention=fa2, count=8, graph=None, padded=None, marker=None, sampler="greedy",
+    run, chunks=(), decodes=0, *, attention=fa2, count=6, graph=None, padded=None, marker=None, sampler="greedy",
     asynchronous=False, late=False, compiled=False, reduce=None, kv=1500, pieces=None, head=True, embed=True,
     prepare=True, width=1,
 ):  # fmt: skip
@@ -279,7 +279,7 @@ def drafts(run, requests, attention, passes, tokens):
         run.k(ARGMAX, requests, us=9)
 
 
-def verify(run, chunks, requests, *, attention=fa2, width=4, graph=False, inside=None, count=8):
+def verify(run, chunks, requests, *, attention=fa2, width=4, graph=False, inside=None, count=6):
     """A speculative step: ``width`` tokens per decoding request, then drafts. ``inside``: a range around all of it."""
     tokens = sum(chunks) + requests * width
     every = chunks + (width,) * requests

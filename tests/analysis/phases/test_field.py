@@ -170,9 +170,9 @@ def two_graphs(attention):
         run.k("_compute_slot_mapping_kernel", requests + 1)
         with run.graph(100 + size):
             run.k(vllm.GATHER, size)
-            vllm.layers(run, 4, size, ATTENTION[attention], (), requests)
+            vllm.layers(run, 3, size, ATTENTION[attention], (), requests)
         with run.graph(200 + size):
-            vllm.layers(run, 4, size, ATTENTION[attention], (), requests)
+            vllm.layers(run, 3, size, ATTENTION[attention], (), requests)
         run.k(vllm.GATHER, (requests, 2, 1))
         vllm.gemm(run, requests, 1050, names=(vllm.HEAD,))
         run.k(vllm.ARGMAX, requests)
@@ -189,7 +189,7 @@ def warm_up(attention):
     for size in (8192, *(s for s in (64, 32, 16, 8, 4, 2, 1) for _ in range(2))):
         run.begin("other")
         run.k(vllm.GATHER, size)
-        vllm.layers(run, 8, size, ATTENTION[attention], (size,) if size > 64 else (), 0 if size > 64 else size)
+        vllm.layers(run, 6, size, ATTENTION[attention], (size,) if size > 64 else (), 0 if size > 64 else size)
         vllm.gemm(run, 64, 1050, names=(vllm.HEAD,))
         if size <= 64:
             run.capture.call("cudaGraphInstantiateWithFlags_v11040", run.cpu, run.cpu + 300_000)
@@ -447,5 +447,5 @@ def test_drafts_inside_a_range_do_not_add_to_the_layers(tmp_path):
         text = f"execute_context_{len(chunks)}({sum(chunks)})_generation_6(24)"
         vllm.verify(run, chunks, 6, attention=vllm.fa3, inside=text)
     seen = see(tmp_path, run)
-    assert seen.result.layers == 8
+    assert seen.result.layers == 6
     assert seen.result.steps["phase"].cast(str).to_list() == ["decode"] * 3 + ["mixed"] + ["decode"] * 2
