@@ -36,7 +36,7 @@ def through_cache(path: Path, cache: Path, read: Callable[[], Trace]) -> Trace:
     from .. import __version__
 
     entry = cache / f"{fingerprint(path)}-{__version__}"
-    cached = _load(entry, path.name)
+    cached = _load(entry, path.name or path.resolve().name)
     if cached is not None:
         return cached
     trace = read()

@@ -68,7 +68,7 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
     if len(sets) != 1 or others:
         groups = [f"{len(g)} files like {g[0].path.name}" for g in sets] + [r.path.name for r in others]
         raise NotOneRunError(_refusal(path.name, "their names do not say that they are of one run", groups))
-    return open_run([r.path for r in sets[0]], path.resolve().name, progress=progress)
+    return open_run([r.path for r in sets[0]], path.name or path.resolve().name, progress=progress)
 
 
 def recordings_in(folder: Path) -> list[Recording]:

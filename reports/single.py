@@ -40,7 +40,9 @@ def run_single(
             folder = Path(out) if out else Path()
             for output_format in formats:
                 progress.stage(f"writing {output_format}")
-                written += write_output(analysis, output_format, folder, stem_of(capture.name))
+                written += write_output(
+                    analysis, output_format, folder, stem_of(capture.name or capture.resolve().name)
+                )
     if chosen is not None:
         sys.stdout.buffer.write(render(analysis, chosen))
         sys.stdout.flush()

@@ -361,3 +361,8 @@ def test_the_cache_gives_the_same_run(tp2, tmp_path):
     again = open_trace(folder, cache=tmp_path / "cache")
     assert again.capture == once.capture
     assert again.kernels.equals(once.kernels)
+
+
+def test_the_working_folder_is_a_run_with_a_name(tp2, tmp_path, monkeypatch):
+    monkeypatch.chdir(write_ranks(tp2, tmp_path / "ranks"))
+    assert open_trace(".").capture.source_name == "ranks"
