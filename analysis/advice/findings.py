@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..result import Finding
 from ..time.collectives import CollectiveResult
-from . import capture_rules, serving_rules
+from . import capture_rules, prefill_rules, serving_rules
 
 if TYPE_CHECKING:
     from ..summary import SummaryInput
@@ -55,6 +55,7 @@ SERVING: tuple[Rule, ...] = (
     serving_rules.small_decode_batch,
     serving_rules.padded_graphs,
     serving_rules.host_bound_decode,
+    prefill_rules.host_bound_prefill,
     serving_rules.collective_waiting,
     serving_rules.low_occupancy_attention,
     serving_rules.unfused_kernels,

@@ -1,0 +1,51 @@
+"""Rules about prefill and mixed steps themselves. Thresholds stand here and in docs/findings.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from ..result import Finding
+from .words import duration, percent
+
+if TYPE_CHECKING:
+    from .findings import Evidence
+
+HOST_PCT = 10.0  # of the span of the steps with prefill work
+SMALLEST_SHARE_PCT = 1.0  # of the window
+
+
+def host_bound_prefill(evidence: Evidence) -> Finding | None:
+    """The GPU waits for launch calls inside steps with prefill work, as eager launching of small kernels makes it."""
+    time = evidence.found.time
+    steps = evidence.found.steps.filter(
+        pl.col("phase").cast(pl.String).is_in(["prefill", "mixed"]) & ~pl.col("excluded")
+    )
+    if time.opaque_graphs or steps.is_empty() or time.idle.is_empty():
+        return None
+    late = time.idle.filter(pl.col("cause").cast(pl.String) == "launch_bound")
+    waited = sum(_inside(late, own) for own in steps.partition_by("device_index"))
+    span = int((steps["end_ns"] - steps["start_ns"]).sum())
+    ms, span_ms = waited / evidence.device_count / 1e6, span / evidence.device_count / 1e6
+    if not span or waited < HOST_PCT / 100 * span or ms < SMALLEST_SHARE_PCT / 100 * time.window_ns / 1e6:
+        return None
+    return Finding(
+        id="host_bound_prefill",
+        sentence=f"The GPU waits for launch calls for {duration(ms)} inside steps with prefill work, "
+        f"{percent(100 * waited / span)} of their time",
+        recoverable_ms=ms,
+        evidence={"waiting_ms": ms, "steps_ms": span_ms, "share_of_steps_pct": 100 * waited / span},
+        lever="launch prefill in piecewise CUDA graphs or larger fused kernels (compilation), or larger chunks",
+    )
+
+
+def _inside(idle: pl.DataFrame, steps: pl.DataFrame) -> int:
+    """ns of the idle intervals of one device that lie within its steps; an idle interval never crosses a kernel."""
+    own = idle.filter(pl.col("device_index") == steps["device_index"][0])
+    ordered = steps.sort("start_ns")
+    begin, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+    step = np.searchsorted(ordered["start_ns"].to_numpy(), begin, side="right") - 1
+    within = (step >= 0) & (end <= ordered["end_ns"].to_numpy()[np.maximum(step, 0)])
+    return int((end - begin)[within].sum())
