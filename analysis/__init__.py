@@ -87,6 +87,8 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
 
     begin("names and GPUs")
     name_facts = classify_names(trace.names)
+    # one readable name per kernel, wherever it is shown
+    trace = replace(trace, names=trace.names.with_columns(name_facts["short_name"]))
     ceilings = resolve_devices(trace, gpu=options.gpu, gpu_override=options.gpu_override, ceilings=options.ceilings)
     begin("steps and phases")
     phases = find_phases(trace, name_facts, marker_file=options.markers, window=options.window, devices=ceilings)

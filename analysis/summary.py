@@ -139,8 +139,12 @@ def device_rows(
             "gpu_name": getattr(ceiling, "gpu_name", None) or seen.get("gpu_name"),
             "gpu_source": getattr(ceiling, "gpu_source", None) or seen.get("gpu_source"),
             "sm_count": getattr(ceiling, "sm_count", None) or seen.get("sm_count"),
-            "memory_bandwidth_gbps": getattr(ceiling, "memory_bandwidth_gbps", None)
-            or (bandwidth / 1e9 if bandwidth else None),
+            # what the ceilings leave out (an integrated chip's wrong figure) must not come back from the capture
+            "memory_bandwidth_gbps": ceiling.memory_bandwidth_gbps
+            if ceiling
+            else bandwidth / 1e9
+            if bandwidth
+            else None,
             "peak_tflops": dict(getattr(ceiling, "peak_tflops", None) or {}),
             "ceiling_source": getattr(ceiling, "ceiling_source", None),
             "ceiling_reason": getattr(ceiling, "reason", None),

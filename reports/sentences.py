@@ -75,7 +75,7 @@ def _gpu(name: str, count: int, device: Mapping[str, Any], dtype: str | None) ->
         parts.append(str(device["contradiction"]))
     elif device.get("candidates"):
         parts.append(f"could also be {', '.join(device['candidates'])}")
-    elif name and not is_known(peak) and device.get("ceiling_reason"):
+    elif name and device.get("ceiling_reason") and not (is_known(peak) and is_known(bandwidth)):
         parts.append(str(device["ceiling_reason"]))
     return ", ".join(parts)
 
@@ -135,7 +135,9 @@ def stalls_told(summary: Mapping[str, Any]) -> tuple[str, str]:
         f"{milliseconds(ms, at_least=bound)} ({percent(summary.get('stall_pct_of_window'), at_least=bound)} of window) in "
         f"{plural(int(summary.get('stall_episode_count') or 0), 'episode')} of {stalls}"
     )
-    return text + f", longest {milliseconds(longest if is_known(longest) else summary.get('stall_max_ms'))}", ""
+    if is_known(longest):
+        return text + f", longest episode {milliseconds(longest)}", ""
+    return text + f", longest stall {milliseconds(summary.get('stall_max_ms'))}", ""
 
 
 def stall_line(summary: Mapping[str, Any]) -> str:

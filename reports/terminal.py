@@ -29,6 +29,8 @@ PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unk
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LABEL_WIDTH = 12
 _WIDEST = 110  # columns; longer lines are hard to read
+STEP_ROWS = 15
+_NARROWEST = 40  # a terminal that claims less is taken for this
 HEIGHT = 40  # lines; with the files it names, the screen keeps within them
 # what gives way, in this order, where the screen would be longer: (kernels of the two phases, findings, blank lines)
 _FITS = (
@@ -53,17 +55,38 @@ def print_screen(
     """Print the first screen to stdout; ``written`` are the files to name, ``gates`` the checks to list."""
     # rendered to text first: grids pad their lines, and a piped screen should not end in spaces
     known = Console(file=sys.stdout)
-    width = min(known.width, _WIDEST)
+    width = max(_NARROWEST, min(known.width, _WIDEST))
     style = {"force_terminal": known.is_terminal, "no_color": not color or known.no_color}
     checks = [_line("Gate", Text(r.sentence, style="bold" if r.passed is not True else "")) for r in gates]
     # a path is for copying: never folded
-    files = [f"{'Written':<{_LABEL_WIDTH}} {path}" for path in written]
+    files = [f"{'Written':<{_LABEL_WIDTH}} {plain(str(path))}" for path in written]
     lines: list[str] = []
     for fit in _FITS:
         lines = _rendered([*screen(analysis, width, fit), *checks], width, style) + files
         if len(lines) <= HEIGHT:
             break
+    if analysis.step_table is not None:
+        lines += ["", *_rendered([step_grid(analysis.step_table, width)], width, style)]
     print("\n".join(lines))
+
+
+def step_grid(table: pl.DataFrame, width: int) -> Table:
+    """``--step``: the kernels that take most of one step; the report and the JSON have all of them."""
+    first = table.row(0, named=True)
+    shown = table.head(STEP_ROWS)
+    title = f"Step {first['index']}: {milliseconds(first['step_ms'])}"
+    grid = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False, header_style="dim", width=width)
+    grid.add_column(Text(title, style="bold"), no_wrap=True, ratio=1)
+    grid.add_column("place", no_wrap=True)
+    for heading in ("n", "µs", "%", "FLOP/B", "MFU", "MBU"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for row in shown.iter_rows(named=True):
+        known = (number(row[k]) if is_known(row[k]) else "-" for k in ("total_us", "time_pct", "arithmetic_intensity"))
+        ratios = (percent(row[k]) if is_known(row[k]) else "-" for k in ("mfu_pct", "mbu_pct"))
+        grid.add_row(plain(row["short_name"]), row["place"] or str(row["op_class"]), str(row["count"]), *known, *ratios)
+    if len(table) > len(shown):
+        grid.add_row(f"and {len(table) - len(shown)} more in the JSON", *[""] * 7)
+    return grid
 
 
 def _rendered(blocks: Sequence[Any], width: int, style: Mapping[str, Any]) -> list[str]:

@@ -314,3 +314,11 @@ def test_no_traceback_for_a_fault_of_the_tool(run, monkeypatch):
     assert code == 2
     assert "fault of the tool" in err
     assert "Traceback" not in err
+
+
+def test_step_is_printed_under_the_screen(run):
+    _, out, _ = run(SGLANG, "--step", "median-decode", "--no-color")
+    lines = out.splitlines()
+    (head,) = [i for i, line in enumerate(lines) if re.match(r"Step \d+: [\d.]+ ms", line)]
+    assert "gate_up" in "\n".join(lines[head:])
+    assert max(map(len, lines)) <= 80

@@ -65,7 +65,11 @@ def _cells(row: dict[str, Any], labels: list[str]) -> list[dict[str, Any]]:
         at_least = AT_LEAST if key == "decode_mbu_kernel_pct" and row["decode_mbu_is_lower_bound"] else ""
         cells.append(
             {
-                "shown": at_least + number(value) if is_number and is_known(value) else "" if value is None else str(value),
+                "shown": at_least + number(value)
+                if is_number and is_known(value)
+                else ""
+                if value is None
+                else str(value),
                 "raw": value if is_number else None,
                 "text_column": key in _TEXT or key in labels,
                 "name": key == "file",

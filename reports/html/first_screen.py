@@ -169,7 +169,7 @@ def _stalls(analysis: Analysis) -> Headline:
     episodes, longest = summary.get("stall_episode_count"), summary.get("stall_episode_max_ms")
     spread = ""
     if known and count:
-        spread = f"{fmt.plural(count, 'stall')} in {fmt.plural(episodes or 0, 'episode')}, longest {fmt.milliseconds(longest)}"
+        spread = f"{fmt.plural(count, 'stall')} in {fmt.plural(episodes or 0, 'episode')}, longest episode {fmt.milliseconds(longest)}"
     share = summary.get("stall_pct_of_window")
     window = fmt.milliseconds(summary.get("window_ms"))
     free = summary.get("prefill_without_waiters")
