@@ -148,9 +148,9 @@ def test_a_lower_bound_says_so():
         ({"stall_count": 3, "stall_ms": None, "reasons": {"stall_ms": "no baseline"}},
          "3 stalls; their length is not known: no baseline", ""),
         ({"stall_count": 3, "stall_ms": 141.0, "stall_pct_of_window": 43.7, "stall_episode_count": 1, "stall_episode_max_ms": 141.0},
-         "141 ms (43.7% of window) in 1 episode of 3 stalls, longest 141 ms", ""),
+         "141 ms (43.7% of window) in 1 episode of 3 stalls, longest episode 141 ms", ""),
         ({"stall_count": 2, "stall_ms": 20.0, "stall_ms_is_lower_bound": True, "stall_pct_of_window": 4.0, "stall_episode_count": 2,
-          "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest 12.0 ms", ""),
+          "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest stall 12.0 ms", ""),
     ],
 )  # fmt: skip
 def test_stalls(summary, text, why):
