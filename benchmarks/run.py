@@ -199,7 +199,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=make.KINDS, action="append", help="repeatable; default all")
     parser.add_argument("--folder", type=Path, default=make.default_folder(), help="where captures and peers are kept")
     parser.add_argument("--no-peers", action="store_true")
-    parser.add_argument("--batch", type=int, default=100, help="captures in the batch; 0 for none")
+    parser.add_argument("--batch", type=int, default=200, help="captures in the batch; 0 for none")
     options = parser.parse_args()
     found = [] if options.no_peers else [(p, b) for p in peers.PEERS if (b := peers.installed(options.folder, p))]
     results = Results()
