@@ -92,3 +92,10 @@ def test_gates_on_the_change(compare):
 def test_wrong_number_of_captures(runs, capsys):
     assert cli.main(["compare", str(runs["before"])]) == 2
     assert "takes 2 captures" in capsys.readouterr().err
+
+
+def test_the_page_has_a_table_of_changes_only_where_runs_were_compared(compare, tmp_path):
+    compare("before", "h200")
+    compare("before", "again")
+    assert 'id="changes"' not in (tmp_path / "before-to-h200.html").read_text()
+    assert 'id="changes"' in (tmp_path / "before-to-again.html").read_text()
