@@ -322,3 +322,10 @@ def test_step_is_printed_under_the_screen(run):
     (head,) = [i for i, line in enumerate(lines) if re.match(r"Step \d+: [\d.]+ ms", line)]
     assert "gate_up" in "\n".join(lines[head:])
     assert max(map(len, lines)) <= 80
+
+
+def test_one_kernel_alone_is_no_reason_for_distrust(run, shared_traces):
+    """A capture of a single kernel: it covers its window by definition."""
+    _, out, _ = run(shared_traces / "nsys" / "2023.3.3-a30-mig-2g.sqlite", "--format", "json", "-o", "-")
+    trust = json.loads(out)["trust"]
+    assert trust["verdict"] == "good", trust["verdict_reasons"]
