@@ -302,12 +302,10 @@ class Analysis:
 
     def save_html(self, path: str | Path) -> Path:
         """Write the self-contained report to ``path`` (whole or not at all) and return the path."""
-        from ..reports.files import write_whole
-        from ..reports.html import render_html
+        from ..reports.html import save_html
 
-        target = Path(path)
-        write_whole(target, render_html(self))
-        return target
+        save_html(self, path)
+        return Path(path)
 
     def save_json(self, path: str | Path) -> Path:
         """Write the JSON to ``path`` (whole or not at all) and return the path."""

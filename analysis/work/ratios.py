@@ -26,11 +26,6 @@ class Ratio:
     l2_resident: bool = False
 
 
-def ideal_seconds(work: float, ceiling: float) -> float:
-    """Seconds that ``work`` takes at ``ceiling`` per second."""
-    return work / ceiling
-
-
 def mfu(flop: float, seconds: float, peak_tflops: float, *, boost_pct: float = MFU_BOOST_PCT) -> Ratio:
     """Model FLOPs utilisation in percent; refused above ``boost_pct`` with the three inputs to check."""
     if not seconds > 0:
