@@ -8,6 +8,8 @@ import numpy as np
 import polars as pl
 
 from ..result import Finding
+from ..time.idle import LAUNCH_BOUND
+from ..time.intervals import EMPTY, Intervals
 from .words import duration, percent
 
 if TYPE_CHECKING:
@@ -23,10 +25,10 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     steps = evidence.found.steps.filter(
         pl.col("phase").cast(pl.String).is_in(["prefill", "mixed"]) & ~pl.col("excluded")
     )
-    if time.opaque_graphs or steps.is_empty() or time.idle.is_empty():
+    idle = {d: line.idle.of_cause(LAUNCH_BOUND) for d, line in time.timelines.items() if line.idle is not None}
+    if time.opaque_graphs or steps.is_empty() or not idle:
         return None
-    late = time.idle.filter(pl.col("cause").cast(pl.String) == "launch_bound")
-    waited = sum(_inside(late, own) for own in steps.partition_by("device_index"))
+    waited = sum(_inside(idle.get(own["device_index"][0], EMPTY), own) for own in steps.partition_by("device_index"))
     span = int((steps["end_ns"] - steps["start_ns"]).sum())
     ms, span_ms = waited / evidence.device_count / 1e6, span / evidence.device_count / 1e6
     if not span or waited < HOST_PCT / 100 * span or ms < SMALLEST_SHARE_PCT / 100 * time.window_ns / 1e6:
@@ -41,11 +43,9 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     )
 
 
-def _inside(idle: pl.DataFrame, steps: pl.DataFrame) -> int:
+def _inside(idle: Intervals, steps: pl.DataFrame) -> int:
     """ns of the idle intervals of one device that lie within its steps; an idle interval never crosses a kernel."""
-    own = idle.filter(pl.col("device_index") == steps["device_index"][0])
     ordered = steps.sort("start_ns")
-    begin, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    step = np.searchsorted(ordered["start_ns"].to_numpy(), begin, side="right") - 1
-    within = (step >= 0) & (end <= ordered["end_ns"].to_numpy()[np.maximum(step, 0)])
-    return int((end - begin)[within].sum())
+    step = np.searchsorted(ordered["start_ns"].to_numpy(), idle.starts, side="right") - 1
+    within = (step >= 0) & (idle.ends <= ordered["end_ns"].to_numpy()[np.maximum(step, 0)])
+    return int(idle.lengths[within].sum())

@@ -10,9 +10,8 @@ from typing import Any
 import polars as pl
 
 from ...ingest.trace import Trace
-from .link import LinkResult
 
-__all__ = ["LinkResult", "PhaseResult", "find_phases"]
+__all__ = ["PhaseResult", "find_phases"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,6 @@ class PhaseResult:
     opaque_graphs: bool
     trust: Mapping[str, Any]
     reasons: tuple[str, ...]
-    link: LinkResult
 
 
 def find_phases(

@@ -41,7 +41,7 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     code = np.full(columns.count, -1, dtype=np.int64)
     width = markers.frame.height
     marked = markers.step >= 0
-    code[marked] = columns.lane[marked] * max(width, 1) + markers.step[marked]
+    code[marked] = columns.lane[marked].astype(np.int64) * max(width, 1) + markers.step[marked]
     used = len(columns.lane_device) * max(width, 1)
     marks = mark_layers(trace, columns, link)
     for lane in range(len(columns.lane_device)):
@@ -123,7 +123,7 @@ def counted_so_far(columns: Columns, flags: Bools) -> Ints:
 
 def layer_numbers(columns: Columns, starts: Bools) -> Ints:
     """Number the layers of all lanes in one sequence; each kernel carries the one whose attention began last."""
-    number = np.full(columns.count, -1, dtype=np.int64)
+    number = np.full(columns.count, -1, dtype=np.int32)
     used = 0
     for lane in range(len(columns.lane_device)):
         rows = np.flatnonzero(columns.lane == lane)
@@ -221,8 +221,8 @@ def number_steps(
         .sort("lane", "row")
         .with_columns(marker=pl.when(marked & (markers.frame.height > 0)).then(pl.col("code") % width).otherwise(-1))
     )
-    number = np.full(int(code.max(initial=-1)) + 2, -1, dtype=np.int64)
+    number = np.full(int(code.max(initial=-1)) + 2, -1, dtype=np.int32)
     number[kept["code"].to_numpy()] = np.arange(kept.height)
-    step = np.where(code >= 0, number[code], -1)
+    step = number[code]  # -1 picks the last entry
     usual = common_layers(kept.filter(~pl.col("opaque"))["attention"].to_numpy())
     return RawSteps(step, layer_numbers(columns, marks.starts), kept.select("lane", "marker", "attention"), usual)

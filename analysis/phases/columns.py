@@ -7,6 +7,7 @@ are found per lane, because two processes on one GPU run two engines.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -14,7 +15,7 @@ import polars as pl
 from ...ingest.trace import Trace
 from ..result import OP_CLASSES, PHASES
 
-Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]  # of any width
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 OP = {name: code for code, name in enumerate(OP_CLASSES.categories.to_list())}
@@ -25,7 +26,11 @@ HINT = {name: code for code, name in enumerate(HINTS)}
 
 @dataclass(frozen=True)
 class Columns:
-    """Kernel rows in trace order (by start); ids are dense codes."""
+    """Kernel rows in trace order (by start); ids are dense codes.
+
+    Codes and sizes are as narrow as they can be, since a million rows of each are held at once: widen them before
+    multiplying.
+    """
 
     start: Ints
     end: Ints
@@ -66,45 +71,51 @@ def column(frame: pl.DataFrame, name: str) -> Ints:
     return frame[name].cast(pl.Int64).fill_null(0).to_numpy()
 
 
+def narrow(frame: pl.DataFrame, name: str) -> Ints:
+    """One column in its own type; what is not recorded is 0."""
+    return frame[name].fill_null(0).to_numpy()
+
+
 def read_columns(trace: Trace, name_facts: pl.DataFrame, *, few: Bools, many: Bools) -> Columns:
     """Spread ``name_facts`` (row-aligned with ``trace.names``) over the kernels of ``trace``.
 
     ``few``, ``many``: per name, whether it is an attention kernel for few or for many query rows.
     """
     kernels = trace.kernels
-    name = column(kernels, "name_id")
-    op_of_name = name_facts["op_class"].cast(pl.String).cast(OP_CLASSES).to_physical().cast(pl.Int64).to_numpy()
+    name = narrow(kernels, "name_id")
+    op_of_name = name_facts["op_class"].cast(pl.String).cast(OP_CLASSES).to_physical().cast(pl.UInt8).to_numpy()
     hints = name_facts["phase_hint"].fill_null("")
-    hint_of_name = hints.replace_strict(HINTS, range(len(HINTS)), default=0, return_dtype=pl.Int64).to_numpy()
-    hint_of_name = np.where(few | many, 0, hint_of_name)
+    hint_of_name = hints.replace_strict(HINTS, range(len(HINTS)), default=0, return_dtype=pl.UInt8).to_numpy()
+    hint_of_name = np.where(few | many, np.uint8(0), hint_of_name)
     sure_of_name = (name_facts["hint_strength"].fill_null("") == "sure").to_numpy()
     exact_of_name = (name_facts["tokens_from"].fill_null("") == "grid_x").to_numpy()
     load_of_name = name_facts["load_time"].fill_null(False).to_numpy()
-    rows_of_name = np.zeros(name_facts.height, dtype=np.int64)
+    rows_of_name = np.zeros(name_facts.height, dtype=np.int32)
     if "tokens_in_name" in name_facts.columns:
-        rows_of_name = name_facts["tokens_in_name"].fill_null(0).cast(pl.Int64).to_numpy()
-    device, process = column(kernels, "device_index"), column(kernels, "process")
-    lane, lanes = dense_pairs(device, process)
-    stream = lane * (1 << 40) + column(kernels, "context") * (1 << 32) + column(kernels, "stream")
+        rows_of_name = name_facts["tokens_in_name"].fill_null(0).cast(pl.Int32).to_numpy()
+    lane, lanes = dense_pairs(column(kernels, "device_index"), column(kernels, "process"))
+    stream = lane * (1 << 40)
+    stream += column(kernels, "context") * (1 << 32)
+    stream += column(kernels, "stream")
     return Columns(
         start=column(kernels, "start_ns"),
         end=column(kernels, "end_ns"),
         name=name,
-        op=op_of_name[name] if len(name) else np.zeros(0, np.int64),
-        hint=hint_of_name[name] if len(name) else np.zeros(0, np.int64),
+        op=op_of_name[name] if len(name) else np.zeros(0, np.uint8),
+        hint=hint_of_name[name] if len(name) else np.zeros(0, np.uint8),
         hint_sure=sure_of_name[name] if len(name) else np.zeros(0, bool),
         few=few[name] if len(name) else np.zeros(0, bool),
         many=many[name] if len(name) else np.zeros(0, bool),
         exact_tokens=exact_of_name[name] if len(name) else np.zeros(0, bool),
-        named_rows=rows_of_name[name] if len(name) else np.zeros(0, np.int64),
+        named_rows=rows_of_name[name] if len(name) else np.zeros(0, np.int32),
         load_time=load_of_name[name] if len(name) else np.zeros(0, bool),
-        grid_x=column(kernels, "grid_x"),
-        grid_y=column(kernels, "grid_y"),
-        grid_z=column(kernels, "grid_z"),
-        lane=lane,
+        grid_x=narrow(kernels, "grid_x"),
+        grid_y=narrow(kernels, "grid_y"),
+        grid_z=narrow(kernels, "grid_z"),
+        lane=lane.astype(np.int32),
         stream=stream,
-        kernel_row=np.arange(len(name)),
-        graph_row=np.full(len(name), -1, dtype=np.int64),
+        kernel_row=np.arange(len(name), dtype=np.int32),
+        graph_row=np.full(len(name), -1, dtype=np.int32),
         opaque=np.zeros(len(name), dtype=bool),
         lane_device=tuple(int(d) for d, _ in lanes),
         lane_process=tuple(int(p) for _, p in lanes),

@@ -30,7 +30,7 @@ def size_of_steps(columns: Columns, step: Ints, last_attention: Ints, tokens: pl
         nothing = pl.Series("size", [None] * steps, dtype=pl.Float64)
         return pl.DataFrame([nothing, pl.Series("reads_vocabulary", [False] * steps, dtype=pl.Boolean)])
     small = np.flatnonzero(inside & columns.is_op(*SIZED))
-    blocks = columns.grid_x[small] * columns.grid_y[small] * columns.grid_z[small]
+    blocks = columns.grid_x[small].astype(np.int64) * columns.grid_y[small] * columns.grid_z[small]
     count = np.bincount(step[small], minlength=steps)[:steps]
     total = np.bincount(step[small], weights=blocks, minlength=steps)[:steps]
     gemms = np.flatnonzero(inside & columns.is_op("gemm"))

@@ -19,7 +19,7 @@ def finish_steps(
     lane = steps["lane"].to_numpy() if steps.height else np.zeros(0, np.int64)
     steps = steps.with_columns(pl.Series("device_index", devices[lane] if len(lane) else [], dtype=pl.Int32))
     steps = steps.sort("group", "index", "device_index", "start_ns").with_row_index("step")
-    number = np.full(steps.height + 1, -1, dtype=np.int64)
+    number = np.full(steps.height + 1, -1, dtype=np.int32)
     number[steps["number"].to_numpy()] = np.arange(steps.height)
     step = number[step]
     ordinal = dict(trace.devices.select("device_index", "device").iter_rows())
@@ -50,7 +50,7 @@ def busy_per_step(columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Serie
     rows, begins = rows_by_step(step, steps.height)
     if len(rows) == 0:
         return pl.Series("busy_ns", np.zeros(steps.height, dtype=np.int64))
-    number = step[rows]
+    number = step[rows].astype(np.int64)
     begin = steps["start_ns"].to_numpy()
     apart = int((steps["end_ns"].to_numpy() - begin).max()) + 1  # one running maximum serves steps set this far apart
     shift = number * apart - begin[number]

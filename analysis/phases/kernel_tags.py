@@ -43,8 +43,8 @@ def tag_kernels(
 
 def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame) -> tuple[Ints, Ints]:
     """Phase and evidence each kernel has from its step: the rung applies to the kernels that showed it."""
-    padded = np.append(steps["phase"].to_physical().to_numpy().astype(np.int64), PHASE["unknown"])
-    rung = np.append(steps["evidence"].to_physical().to_numpy().astype(np.int64), EVIDENCE_CODE["none"])
+    padded = np.append(steps["phase"].to_physical().to_numpy(), np.uint8(PHASE["unknown"]))
+    rung = np.append(steps["evidence"].to_physical().to_numpy(), np.uint8(EVIDENCE_CODE["none"]))
     phase, evidence = padded[step], rung[step]
     phase = np.where((step < 0) & columns.load_time, PHASE["other"], phase)
     context = EVIDENCE_CODE["step_context"]

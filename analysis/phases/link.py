@@ -41,21 +41,23 @@ def link_launches(trace: Trace) -> LinkResult:
 
 def find_rows(launches: pl.DataFrame, activity: pl.DataFrame) -> Ints:
     """For each activity row, the row of the launch with its (process, correlation id), the first where several."""
-    missing = np.full(activity.height, -1, dtype=np.int64)
+    missing = np.full(activity.height, -1, dtype=np.int32)
     if launches.height == 0 or activity.height == 0:
         return missing
     keys, wanted = correlation_keys(launches, activity)
     known = column(activity, "correlation_id") > 0
     low, high = int(keys.min()), int(keys.max())
     if high - low < TABLE_ROWS_PER_LAUNCH * len(keys) + TABLE_ROWS:  # ids are dense: look them up in a table
-        table = np.full(high - low + 1, -1, dtype=np.int64)
-        table[keys[::-1] - low] = np.arange(len(keys))[::-1]
+        table = np.full(high - low + 1, -1, dtype=np.int32)
+        table[keys[::-1] - low] = np.arange(len(keys), dtype=np.int32)[::-1]
         inside = known & (wanted >= low) & (wanted <= high)
+        if inside.all():
+            return table[wanted - low]
         return np.where(inside, table[np.where(inside, wanted - low, 0)], missing)
     order = np.arange(len(keys)) if bool(np.all(keys[1:] >= keys[:-1])) else np.argsort(keys, kind="stable")
     ordered = keys[order]
     place = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
-    return np.where((ordered[place] == wanted) & known, order[place], missing)
+    return np.where((ordered[place] == wanted) & known, order[place], missing).astype(np.int32)
 
 
 def correlation_keys(launches: pl.DataFrame, activity: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -81,7 +83,7 @@ def number_replays(trace: Trace, launch: Ints) -> Ints:
     id on a device begins a new replay.
     """
     kernels = trace.kernels
-    replay = np.full(kernels.height, -1, dtype=np.int64)
+    replay = np.full(kernels.height, -1, dtype=np.int32)
     if kernels.height == 0:
         return replay
     used = 0

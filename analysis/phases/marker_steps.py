@@ -169,7 +169,7 @@ def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: p
     on_gpu = ranges.height == 0
     if on_gpu:
         ranges = step_ranges(trace, texts, on_gpu=True)
-    nothing = np.full(columns.count, -1, dtype=np.int64)
+    nothing = np.full(columns.count, -1, dtype=np.int32)
     if ranges.height == 0:
         return MarkerSteps(ranges, nothing, 0, np.zeros(columns.count, bool))
     pieces = merge_ranges(ranges)
@@ -182,16 +182,16 @@ def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: p
         ambiguous: Bools = np.zeros(columns.count, dtype=bool)
         of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
     else:
-        of_kernel, tied = nothing.copy(), link.launch >= 0
-        of_kernel[tied] = piece_of_launch[link.launch[tied]]
-        of_kernel = np.where(of_kernel >= 0, key[np.maximum(of_kernel, 0)], -1)
+        # -1, a launch outside every range and a kernel without one, picks the entry behind the last
+        key_of_launch = np.append(np.append(key, -1)[piece_of_launch], -1)
+        of_kernel = key_of_launch[link.launch]
         of_kernel, ambiguous = fill_from_neighbours(columns, link, of_kernel)
     steps = pieces.group_by("step_key", maintain_order=True).agg(
         pl.col("end_ns").max(), *[pl.col(c).first() for c in pieces.columns if c not in ("step_key", "end_ns", "piece")]
     )
-    row_of_key = np.full(int(key.max()) + 1, -1, dtype=np.int64)
+    row_of_key = np.full(int(key.max()) + 2, -1, dtype=np.int32)
     row_of_key[steps["step_key"].cast(pl.Int64).to_numpy()] = np.arange(steps.height)
-    step = np.where(of_kernel >= 0, row_of_key[np.maximum(of_kernel, 0)], -1)
+    step = row_of_key[of_kernel]  # -1 picks the last entry
     return MarkerSteps(steps, step, ranges.height, ambiguous)
 
 

@@ -77,12 +77,16 @@ def span_of_kernels(launch: Ints, of_launch: Ints) -> Ints:
     """The span code of each kernel's launch, -1 without a launch or span."""
     if len(of_launch) == 0:
         return np.full(len(launch), -1, dtype=np.int64)
+    if not (of_launch >= 0).any():
+        return np.full(len(launch), -1, dtype=np.int8)
     return np.where(launch >= 0, of_launch[np.maximum(launch, 0)], -1)
 
 
 def majority(step: Ints, code: Ints, steps: int) -> pl.Series:
     """The span phase that most kernels of each step carry, null where most carry none."""
     names = list(PHASE)
+    if not (code >= 0).any():
+        return pl.Series("span_phase", [None] * steps, dtype=pl.String)
     frame = pl.DataFrame({"step": step, "code": code}).filter(pl.col("step") >= 0)
     counts = frame.group_by("step", "code").len().sort("len", "code", descending=[True, False])
     first = counts.group_by("step", maintain_order=True).first()
@@ -94,6 +98,8 @@ def majority(step: Ints, code: Ints, steps: int) -> pl.Series:
 
 def mostly(step: Ints, flags: Bools, steps: int) -> Bools:
     """Steps of which at least half the kernels are flagged."""
+    if not flags.any():
+        return np.zeros(steps, dtype=bool)
     inside = step >= 0
     total = np.bincount(step[inside], minlength=steps)
     return np.asarray(np.bincount(step[inside & flags], minlength=steps) * 2 >= np.maximum(total, 1))

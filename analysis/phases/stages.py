@@ -93,7 +93,6 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
         "opaque_graphs": opaque,
         "trust": trust,
         "reasons": tuple(why_partial(trace, autoregressive, steps, markers, kernel_link)),
-        "link": kernel_link,
     }
 
 

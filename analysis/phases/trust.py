@@ -135,17 +135,20 @@ def count_contradictions(steps: pl.DataFrame) -> list[dict[str, Any]]:
 
 def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> list[dict[str, Any]]:
     """Steps whose marker says one phase while their attention kernels are sure of another."""
-    phase = np.append(steps["phase"].to_physical().to_numpy().astype(np.int64), -1)[step]
     marked = np.append(steps["evidence"].cast(pl.String).to_numpy() == "marker", False)[step]
-    attention = columns.is_op("attention") & columns.hint_sure & marked
-    width = np.append(steps["verify_width"].fill_null(1).to_numpy(), 1)[step]
+    attention = np.flatnonzero(columns.is_op("attention") & columns.hint_sure & marked)
+    own = step[attention]
+    phase = steps["phase"].to_physical().to_numpy()[own]
+    width = steps["verify_width"].fill_null(1).to_numpy()[own]
+    hint = columns.hint[attention]
     found = []
     for said, shown in (("prefill", "decode"), ("decode", "prefill"), ("decode", "prefill_or_mixed")):
-        rows = attention & (phase == PHASE[said]) & (columns.hint == HINT[shown])
+        chosen = (phase == PHASE[said]) & (hint == HINT[shown])
         if said == "decode":
-            rows &= width <= 1  # several tokens per request are no contradiction in a speculative verify
-        if not rows.any():
+            chosen &= width <= 1  # several tokens per request are no contradiction in a speculative verify
+        if not chosen.any():
             continue
+        rows = attention[chosen]
         number = np.unique(step[rows])
         examples = steps[number[:MAX_EXAMPLES]]["label"].fill_null("").to_list()
         names = trace.names["short_name"].gather(np.unique(columns.name[rows])[:MAX_EXAMPLES]).to_list()
@@ -153,7 +156,7 @@ def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.D
             {
                 "what": f"marker says {said}, attention kernels are {shown.replace('_', ' ')}",
                 "steps": len(number),
-                "kernels": int(rows.sum()),
+                "kernels": len(rows),
                 "gpu_ms": float((columns.end - columns.start)[rows].sum() / 1e6),
                 "examples": [f"{label}: {name}" for label, name in zip(examples, names * len(examples), strict=False)],
             }

@@ -26,7 +26,7 @@ def release_wide_markers(
     trace: Trace, columns: Columns, link: LinkResult, markers: MarkerSteps
 ) -> tuple[MarkerSteps, Ints]:
     """Markers without those that hold several steps, and per kernel the phase code of such a marker (-1 = none)."""
-    span = np.full(columns.count, -1, dtype=np.int64)
+    span = np.full(columns.count, -1, dtype=np.int8)
     if markers.frame.height == 0:
         return markers, span
     bare = markers.frame.select(pl.all_horizontal(pl.col(name).is_null() for name in COUNTS)).to_series().to_numpy()

@@ -72,7 +72,6 @@ class TimeResult:
     window_start_ns: int
     window_end_ns: int
     devices: tuple[DeviceTime, ...]
-    idle: pl.DataFrame  # IDLE + host_late_ns: how much of it passed before the next launch call began
     timelines: Mapping[int, DeviceTimeline]  # by device_index
     opaque_graphs: bool
     opaque_reason: str | None = None
@@ -83,15 +82,46 @@ class TimeResult:
         """Length of the analysed window, ns."""
         return self.window_end_ns - self.window_start_ns
 
+    @property
+    def idle(self) -> pl.DataFrame:
+        """Every idle interval of every device in time order: IDLE and ``host_late_ns``, how much of it passed before
+        the next launch call began. Made anew at each call, as there may be millions."""
+        return self._idle_of_at_least(0)
+
     def longest_idle(self, count: int = 100) -> pl.DataFrame:
         """The ``count`` longest idle intervals in time order (IDLE schema): what the JSON lists."""
+        lengths = [line.idle.intervals.lengths for line in self.timelines.values() if line.idle is not None]
+        leading = [pl.Series(ns).top_k(count) for ns in lengths]
+        shortest = pl.concat(leading).top_k(count).min() if leading else None
+        if not isinstance(shortest, int):
+            return pl.DataFrame(schema=IDLE)
+        idle = self._idle_of_at_least(shortest)
         length = pl.col("end_ns") - pl.col("start_ns")
-        idle = self.idle
-        if idle.height > count:  # only those as long as the last one shown need sorting
-            longest_ns = idle.select(length.alias("ns")).to_series().to_numpy()
-            idle = idle.filter(length >= int(np.partition(longest_ns, -count)[-count]))
         longest = idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
         return longest.sort("start_ns", "device_index").select(list(IDLE))
+
+    def _idle_of_at_least(self, shortest_ns: int) -> pl.DataFrame:
+        causes = pl.Series(IDLE_CAUSES.categories, dtype=IDLE_CAUSES)
+        frames = []
+        for device in self.devices:
+            idle = self.timelines[device.device_index].idle
+            if idle is None:
+                continue
+            rows = np.flatnonzero(idle.intervals.lengths >= shortest_ns)
+            columns = {
+                "start_ns": idle.intervals.starts[rows],
+                "end_ns": idle.intervals.ends[rows],
+                "cause": causes.gather(idle.cause[rows].astype(np.uint32)),
+                "host_late_ns": idle.host_late_ns[rows],
+            }
+            place = {"device": device.device, "device_index": device.device_index}
+            frames.append(
+                pl.DataFrame(columns).with_columns(pl.lit(at, pl.Int32).alias(name) for name, at in place.items())
+            )
+        schema = {**IDLE, "host_late_ns": pl.Int64}
+        if not frames:
+            return pl.DataFrame(schema=schema)
+        return pl.concat(frames).select(list(schema)).sort("start_ns", "device_index")
 
 
 def account_time(
@@ -137,7 +167,6 @@ def account_time(
         window_start_ns,
         window_end_ns,
         tuple(devices),
-        _idle_frame(trace, timelines),
         timelines,
         opaque_reason is not None,
         opaque_reason,
@@ -297,30 +326,3 @@ def _device_time(
 
 def _ordinal(trace: Trace, device_index: int) -> int:
     return int(trace.devices["device"][device_index]) if device_index < trace.devices.height else device_index
-
-
-def _idle_frame(trace: Trace, timelines: Mapping[int, DeviceTimeline]) -> pl.DataFrame:
-    """Every idle interval of every device: IDLE and ``host_late_ns``, sorted by (start_ns, device_index)."""
-    all_causes = pl.Series(IDLE_CAUSES.categories, dtype=IDLE_CAUSES)
-    frames = []
-    for d, line in timelines.items():
-        if line.idle is None:
-            continue
-        frames.append(
-            pl.DataFrame(
-                {
-                    "start_ns": line.idle.intervals.starts,
-                    "end_ns": line.idle.intervals.ends,
-                    "cause": all_causes.gather(line.idle.cause.astype(np.uint32)),
-                    "host_late_ns": line.idle.host_late_ns,
-                }
-            ).with_columns(
-                pl.lit(_ordinal(trace, d), dtype=pl.Int32).alias("device"),
-                pl.lit(d, dtype=pl.Int32).alias("device_index"),
-            )
-        )
-    schema = {**IDLE, "host_late_ns": pl.Int64}
-    if not frames:
-        return pl.DataFrame(schema=schema)
-    whole = pl.concat(frames).select(list(schema))
-    return whole if len(frames) == 1 else whole.sort("start_ns", "device_index")  # one device's are in order already

@@ -102,15 +102,15 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
         devices += 1
         windows = union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy())
         idle = line.idle.intervals
-        inside = windows.measure_within(idle.starts, idle.ends) == idle.ends - idle.starts
-        late = inside & line.idle.late
+        inside = windows.holds(idle)
+        late = np.flatnonzero(inside & line.idle.late)
         bubbles = _Bubbles(idle.starts[late], idle.ends[late], line.idle.thread[late])
         for name, ns in _split(trace, scopes, bubbles).items():
             parts[name] += ns
         queued = inside & ~line.idle.late & (line.idle.cause == LAUNCH_BOUND)
-        dispatch_ns += int((idle.ends - idle.starts)[queued].sum())
+        dispatch_ns += int(idle.lengths[queued].sum())
         bubble_ns += int((bubbles.end_ns - bubbles.start_ns).sum())
-        count += int(late.sum())
+        count += len(late)
         decode_ns += windows.total_ns
         own = union(bubbles.start_ns, bubbles.end_ns)
         per_step.append(own.measure_within(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / 1e6)
@@ -195,10 +195,9 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
         taken = EMPTY
         for name, part in busy:
             fresh = part.subtract(taken)
-            total[name] += int(fresh.measure_within(rest.starts, rest.ends).sum())
+            total[name] += fresh.shared_ns(rest)
             taken = merge([taken, part])
-        named = int(taken.measure_within(rest.starts, rest.ends).sum())
-        total["unnamed_host_code"] += rest.total_ns - named
+        total["unnamed_host_code"] += rest.total_ns - taken.shared_ns(rest)
     return total
 
 

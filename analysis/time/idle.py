@@ -53,7 +53,7 @@ class IdleIntervals:
 
     def ns_by_cause(self) -> dict[str, int]:
         """Summed length per cause, ns; every cause is present."""
-        lengths = self.intervals.ends - self.intervals.starts
+        lengths = self.intervals.lengths
         return {name: int(lengths[self.cause == code].sum()) for code, name in enumerate(CAUSES)}
 
     def of_cause(self, code: int) -> Intervals:
@@ -124,23 +124,33 @@ def find_idle(
     begin, end = free.starts, free.ends
     call = _next_calls(context, trace, kernels, device_index, end)
     late = call.known & (call.end_ns > begin)
-    host_late = np.where(late, np.clip(call.start_ns - begin, 0, end - begin), 0)
-    queued = call.known & ~late
-
-    others = [busy[d] for d in context.mates.get(device_index, ()) if d in busy]
-    mates_busy = merge(others).measure_within(begin, end) * 2 >= end - begin if others else np.zeros(len(free), bool)
-
+    host_late = np.where(late, np.clip(call.start_ns - begin, 0, free.lengths), 0)
     cause = np.full(len(free), UNKNOWN, dtype=np.uint8)
-    cause[queued & mates_busy] = WAITING_RANK
-    cause[queued & (end - begin <= DISPATCH_NS)] = LAUNCH_BOUND
+    short = free.lengths <= DISPATCH_NS
+    cause[call.known & ~late & short] = LAUNCH_BOUND
     cause[late] = LAUNCH_BOUND
-    cause[late & (_last_blocking_end(context, call) > begin)] = HOST_SYNC
-    # In a pipeline the host of a stage blocks on the stage before it; without launches, busy ranks are all there is.
-    waits = mates_busy & (~call.known | (cause == HOST_SYNC) if device_index in context.pipeline else ~call.known)
+    rows = np.flatnonzero(late)
+    cause[rows[_last_blocking_end(context, call, rows) > begin[rows]]] = HOST_SYNC
+    # A queued operation waited for the other ranks. In a pipeline the host of a stage blocks on the stage before it;
+    # without launches, busy ranks are all there is.
+    may_wait = ~call.known | (~late & ~short)
+    if device_index in context.pipeline:
+        may_wait |= cause == HOST_SYNC
+    rows = np.flatnonzero(may_wait)
+    others = [busy[d] for d in context.mates.get(device_index, ()) if d in busy]
+    waits = rows[_mates_are_busy(Intervals(begin[rows], end[rows]), others)]
     cause[waits] = WAITING_RANK
-    cause[_between_requests(context.steps.get(device_index), begin, end) & ~waits] = BETWEEN_REQUESTS
+    unserved = _between_requests(context.steps.get(device_index), begin, end)
+    unserved[waits[~call.known[waits] | late[waits]]] = False
+    cause[unserved] = BETWEEN_REQUESTS
     thread = np.where(call.known, call.thread, -1)
-    return IdleIntervals(free, cause, host_late.astype(np.int64), late, thread)
+    return IdleIntervals(free, cause, host_late, late, thread)
+
+
+def _mates_are_busy(idle: Intervals, others: list[Intervals]) -> npt.NDArray[np.bool_]:
+    """For each idle interval, whether other devices worked for at least half of it."""
+    mates = merge([each.near(idle) for each in others])
+    return mates.measure_within(idle.starts, idle.ends) * 2 >= idle.lengths if others else np.zeros(len(idle), bool)
 
 
 @dataclass(frozen=True)
@@ -210,14 +220,15 @@ def _blocking_calls(trace: Trace) -> pl.DataFrame:
     return pl.concat([syncs, waited]).sort("thread", "end_ns")
 
 
-def _last_blocking_end(context: IdleContext, call: _Calls) -> Times:
-    """End of the last blocking call on the launching thread before the launch call began; the least int64 if none."""
-    result = np.full(len(call.known), np.iinfo(np.int64).min, dtype=np.int64)
+def _last_blocking_end(context: IdleContext, call: _Calls, rows: npt.NDArray[np.int64]) -> Times:
+    """For the calls in ``rows``: end of the last blocking call on their thread before them; the least int64 if none."""
+    result = np.full(len(rows), np.iinfo(np.int64).min, dtype=np.int64)
+    thread, begin = call.thread[rows], call.start_ns[rows]
     for mine in context.blocking.partition_by("thread"):
         ends = mine["end_ns"].to_numpy()
-        rows = np.flatnonzero(call.known & (call.thread == mine["thread"][0]))
-        last = np.searchsorted(ends, call.start_ns[rows], side="right") - 1
-        result[rows] = np.where(last >= 0, ends[np.maximum(last, 0)], result[rows])
+        own = np.flatnonzero(thread == mine["thread"][0])
+        last = np.searchsorted(ends, begin[own], side="right") - 1
+        result[own] = np.where(last >= 0, ends[np.maximum(last, 0)], result[own])
     return result
 
 

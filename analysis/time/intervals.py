@@ -29,25 +29,61 @@ class Intervals:
         return len(self.starts)
 
     @property
+    def lengths(self) -> Times:
+        """Length of each interval, ns."""
+        return self.ends - self.starts
+
+    @property
     def total_ns(self) -> int:
         """Summed length, ns."""
-        return int((self.ends - self.starts).sum()) if len(self.starts) else 0
-
-    def measure_until(self, times: npt.ArrayLike) -> Times:
-        """Length of the part before each of ``times`` (any order), ns."""
-        query: Times = np.asarray(times, dtype=np.int64)
-        if not len(self.starts):
-            return np.zeros(query.shape, dtype=np.int64)
-        lengths = self.ends - self.starts
-        before = np.concatenate(([0], np.cumsum(lengths)))
-        row = np.searchsorted(self.starts, query, side="right")
-        inside = np.minimum(query, self.ends[np.maximum(row - 1, 0)]) - self.starts[np.maximum(row - 1, 0)]
-        result: Times = np.where(row > 0, before[np.maximum(row - 1, 0)] + inside, 0)
-        return result
+        return int(self.lengths.sum())
 
     def measure_within(self, starts: npt.ArrayLike, ends: npt.ArrayLike) -> Times:
         """Length of the part inside each window ``[starts[k], ends[k])``; windows may overlap, ns."""
-        return self.measure_until(ends) - self.measure_until(starts)
+        first: Times = np.asarray(starts, dtype=np.int64)
+        last: Times = np.asarray(ends, dtype=np.int64)
+        if not len(self.starts) or not len(first):
+            return np.zeros(first.shape, dtype=np.int64)
+        before = np.cumsum(self.lengths)
+        before -= self.lengths
+        length = self._measured_until(last, before)
+        length -= self._measured_until(first, before)
+        return length
+
+    def _measured_until(self, times: Times, before: Times) -> Times:
+        """Length of the part before each of ``times``; ``before`` is that before each interval."""
+        row = np.searchsorted(self.starts, times, side="right")
+        row -= 1
+        none = row < 0
+        row[none] = 0
+        length: Times = np.minimum(times, self.ends[row])
+        length -= self.starts[row]
+        length += before[row]
+        length[none] = 0
+        return length
+
+    def shared_ns(self, other: Intervals) -> int:
+        """Length of what lies in both sets, ns; looks up only the smaller set's intervals."""
+        small, large = (self, other) if len(self) <= len(other) else (other, self)
+        return int(large.measure_within(small.starts, small.ends).sum())
+
+    def holds(self, other: Intervals) -> npt.NDArray[np.bool_]:
+        """For each interval of ``other``, whether all of it lies in this set."""
+        if not len(self):
+            return np.zeros(len(other), dtype=bool)
+        row = np.searchsorted(self.starts, other.starts, side="right") - 1
+        return np.asarray((row >= 0) & (other.ends <= self.ends[np.maximum(row, 0)]))
+
+    def near(self, windows: Intervals) -> Intervals:
+        """Those of its intervals, whole, that reach into one of ``windows``."""
+        first = np.searchsorted(self.ends, windows.starts, side="right")
+        beyond = np.searchsorted(self.starts, windows.ends, side="left")
+        marks = np.zeros(len(self) + 1, dtype=np.int32)
+        reached = first < beyond
+        np.add.at(marks, first[reached], 1)
+        np.add.at(marks, beyond[reached], -1)
+        rows = np.flatnonzero(np.cumsum(marks[:-1]) > 0)
+        return Intervals(self.starts[rows], self.ends[rows])
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """The part inside ``[start_ns, end_ns)``."""

@@ -89,7 +89,7 @@ def assign_kernels(
     if choice.rank is not None:
         _name_by_shape(work, choice.rank)
         _from_model(work, choice.rank, is_countable, places, (kernels["graph_node_id"] > 0).to_numpy())
-    recorded = recorded_shapes(trace, phases.link.launch, op == OP_CODE["gemm"])
+    recorded = recorded_shapes(trace, kernels["launch"].to_numpy(), op == OP_CODE["gemm"])
     if recorded is not None:
         work.recorded = recorded
         _from_recorded(work, recorded, choice, is_countable)

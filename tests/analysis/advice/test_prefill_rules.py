@@ -2,11 +2,14 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.prefill_rules import host_bound_prefill
-from trace_analyze.analysis.result import IDLE, STEPS
+from trace_analyze.analysis.result import STEPS
+from trace_analyze.analysis.time.idle import CAUSES, IdleIntervals
+from trace_analyze.analysis.time.intervals import Intervals
 
 MS = 1_000_000
 
@@ -16,15 +19,12 @@ def evidence(cause="launch_bound", idle_ms=30, phase="prefill", opaque=False):
         {"device_index": 0, "start_ns": a * MS, "end_ns": (a + 50) * MS, "phase": phase, "excluded": False}
         for a in (0, 100)
     ]
-    idle = [
-        {"device": 0, "device_index": 0, "start_ns": a * MS, "end_ns": (a + idle_ms) * MS, "cause": cause}
-        for a in (5, 110)
-    ]
-    idle.append(
-        {"device": 0, "device_index": 0, "start_ns": 50 * MS, "end_ns": 100 * MS, "cause": cause}
-    )  # between steps
+    begins, ends = [5, 50, 110], [5 + idle_ms, 100, 110 + idle_ms]  # the one in the middle lies between the steps
+    spans = Intervals(np.array(begins) * MS, np.array(ends) * MS)
+    three = np.zeros(3, np.int64)
+    idle = IdleIntervals(spans, np.full(3, CAUSES.index(cause), np.uint8), three, three > 0, three)
+    time = SimpleNamespace(opaque_graphs=opaque, timelines={0: SimpleNamespace(idle=idle)}, window_ns=150 * MS)
     frame = lambda rows, schema: pl.DataFrame([dict.fromkeys(schema) | r for r in rows], schema=dict(schema))  # noqa: E731
-    time = SimpleNamespace(opaque_graphs=opaque, idle=frame(idle, IDLE), window_ns=150 * MS)
     return SimpleNamespace(found=SimpleNamespace(time=time, steps=frame(steps, STEPS)), device_count=1)
 
 

@@ -46,6 +46,15 @@ def test_measure_within_windows(pairs, windows):
     assert got.tolist() == [len(cells(pairs) & cells([w])) for w in windows]
 
 
+@given(PAIRS, PAIRS)
+def test_what_two_sets_share_and_which_intervals_lie_near_or_inside(one, two):
+    a, b = build(one), build(two)
+    own = [cells([pair]) for pair in zip(a.starts.tolist(), a.ends.tolist(), strict=True)]
+    assert a.shared_ns(b) == len(cells(one) & cells(two))
+    assert b.holds(a).tolist() == [each <= cells(two) for each in own]
+    assert cells_of(a.near(b)) == set().union(*(each for each in own if each & cells(two)))
+
+
 @given(PAIRS, st.randoms(use_true_random=False))
 def test_row_order_does_not_matter(pairs, random):
     shuffled = random.sample(pairs, len(pairs))
