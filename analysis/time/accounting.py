@@ -159,7 +159,7 @@ def account_time(
         copy_only = _copies(trace, d, window).subtract(busy[d])
         idle = None
         if no_idle is None:
-            free = merge([busy[d], copy_only]).complement(*window)
+            free = busy[d].complement(*window).subtract(copy_only)
             idle = find_idle(context, trace, columns.get(d), d, free, busy)
         timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle, window)
         devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, no_idle))
@@ -191,22 +191,40 @@ class KernelColumns:
 
     start_ns: npt.NDArray[np.int64]
     end_ns: npt.NDArray[np.int64]
-    phase: npt.NDArray[np.int64]  # physical code of PHASES, of the step
-    launch: npt.NDArray[np.int64]
-    stream_key: npt.NDArray[np.int64]
+    phase: npt.NDArray[np.uint8]  # physical code of PHASES, of the step
+    launch: npt.NDArray[np.int32]
+    context: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.int32]
+
+    def clipped(self, window: tuple[int, int]) -> KernelColumns:
+        """The parts inside the window; itself where all of it is, as the usual window is made of the kernels."""
+        low, high = window
+        outside = (self.start_ns < low) | (self.end_ns > high) | (self.end_ns <= self.start_ns)
+        if not outside.any():
+            return self
+        start_ns, end_ns = np.maximum(self.start_ns, low), np.minimum(self.end_ns, high)
+        rows = np.flatnonzero(start_ns < end_ns)
+        context, stream = self.context[rows], self.stream[rows]
+        return KernelColumns(start_ns[rows], end_ns[rows], self.phase[rows], self.launch[rows], context, stream)
+
+    def stream_key(self) -> npt.NDArray[np.int64]:
+        """One number per (context, stream)."""
+        key = self.context.astype(np.int64)
+        key <<= 32
+        key += self.stream
+        return key
 
 
 def _device_kernels(kernels: pl.DataFrame, device_index: int) -> KernelColumns:
     mine = kernels.filter(pl.col("device_index") == device_index) if kernels["device_index"].n_unique() > 1 else kernels
-    other = PHASES.categories.to_list().index("other")
+    other = np.uint8(PHASES.categories.to_list().index("other"))
     return KernelColumns(
         start_ns=mine["start_ns"].to_numpy(),
         end_ns=mine["end_ns"].to_numpy(),
-        phase=np.where(
-            mine["in_window"].to_numpy(), mine["step_phase"].to_physical().cast(pl.Int64).to_numpy(), other
-        ).astype(np.int64),
-        launch=mine["launch"].cast(pl.Int64).to_numpy(),
-        stream_key=(mine["context"].cast(pl.Int64) * (1 << 32) + mine["stream"].cast(pl.Int64)).to_numpy(),
+        phase=np.where(mine["in_window"].to_numpy(), mine["step_phase"].to_physical().to_numpy(), other),
+        launch=mine["launch"].to_numpy(),
+        context=mine["context"].to_numpy(),
+        stream=mine["stream"].to_numpy(),
     )
 
 
@@ -252,15 +270,12 @@ def _phase_sets(
             parts.append(union(graphs[0][chosen], graphs[1][chosen]))
         raw[name] = merge(parts).clip(*window)
     mixed = merge([raw["mixed"], raw["prefill"].intersect(raw["decode"])])
-    phased = merge([raw["prefill"], raw["decode"], mixed])
-    other = raw["other"].subtract(phased)
-    return {
-        "prefill": raw["prefill"].subtract(mixed),
-        "decode": raw["decode"].subtract(mixed),
-        "mixed": mixed,
-        "other": other,
-        "unknown": raw["unknown"].subtract(merge([phased, other])),
-    }
+    prefill, decode = raw["prefill"].subtract(mixed), raw["decode"].subtract(mixed)
+    other, unknown = raw["other"], raw["unknown"]
+    for phased in (mixed, prefill, decode):
+        other, unknown = other.subtract(phased), unknown.subtract(phased)
+    unknown = unknown.subtract(other)
+    return {"prefill": prefill, "decode": decode, "mixed": mixed, "other": other, "unknown": unknown}
 
 
 def _busy(
@@ -290,12 +305,9 @@ def _device_time(
 ) -> DeviceTime:
     count = kernel_sum = overlap = 0
     if kernels is not None:
-        start_ns = np.maximum(kernels.start_ns, window[0])
-        end_ns = np.minimum(kernels.end_ns, window[1])
-        inside = start_ns < end_ns
-        start_ns, end_ns = start_ns[inside], end_ns[inside]
-        count, kernel_sum = int(inside.sum()), int((end_ns - start_ns).sum())
-        overlap = kernel_sum - union_length_by_key(kernels.stream_key[inside], start_ns, end_ns)
+        own = kernels.clipped(window)
+        count, kernel_sum = len(own.start_ns), int((own.end_ns - own.start_ns).sum())
+        overlap = kernel_sum - union_length_by_key(own.stream_key(), own.start_ns, own.end_ns)
     phase_ns = {name: part.total_ns for name, part in line.phases.items()}
     busy_ns, copy_ns, window_ns = line.busy.total_ns, line.copy_only.total_ns, window[1] - window[0]
     if sum(phase_ns.values()) != busy_ns:

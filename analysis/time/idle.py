@@ -173,9 +173,11 @@ def _next_calls(
         row = np.minimum(np.searchsorted(kernels.start_ns, end), len(kernels.start_ns) - 1)
         launch = np.where(kernels.start_ns[row] == end, kernels.launch[row], -1)
         known = launch >= 0
+        del row  # as long as the idle intervals, of which there may be millions
         start_ns = context.launch_start_ns[launch]
         end_ns = context.launch_end_ns[launch]
         thread = context.launch_thread[launch]
+        del launch
     for operations, calls in ((trace.graph_launches, trace.launches), (trace.copies, trace.api_calls)):
         mine = operations.filter(pl.col("device_index") == device_index)
         if mine.is_empty() or calls.is_empty() or known.all():

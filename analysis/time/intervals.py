@@ -76,14 +76,26 @@ class Intervals:
 
     def near(self, windows: Intervals) -> Intervals:
         """Those of its intervals, whole, that reach into one of ``windows``."""
-        first = np.searchsorted(self.ends, windows.starts, side="right")
-        beyond = np.searchsorted(self.starts, windows.ends, side="left")
-        marks = np.zeros(len(self) + 1, dtype=np.int32)
-        reached = first < beyond
-        np.add.at(marks, first[reached], 1)
-        np.add.at(marks, beyond[reached], -1)
-        rows = np.flatnonzero(np.cumsum(marks[:-1]) > 0)
+        return self._of(self._reached(windows))
+
+    def _of(self, chosen: npt.NDArray[np.bool_]) -> Intervals:
+        rows = np.flatnonzero(chosen)
         return Intervals(self.starts[rows], self.ends[rows])
+
+    def _reached(self, other: Intervals) -> npt.NDArray[np.bool_]:
+        """Which of its intervals share time with ``other``; looks up only the smaller set's intervals."""
+        if len(self) <= len(other):
+            row = np.searchsorted(other.ends, self.starts, side="right")
+            beyond = row == len(other)
+            row[beyond] = 0
+            return np.asarray((other.starts[row] < self.ends) & ~beyond)
+        first = np.searchsorted(self.ends, other.starts, side="right")
+        beyond = np.searchsorted(self.starts, other.ends, side="left")
+        marks = np.zeros(len(self) + 1, dtype=np.int32)
+        reaches = first < beyond
+        np.add.at(marks, first[reaches], 1)
+        np.add.at(marks, beyond[reaches], -1)
+        return np.asarray(np.cumsum(marks[:-1]) > 0)
 
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """The part inside ``[start_ns, end_ns)``."""
@@ -112,18 +124,22 @@ class Intervals:
         """What lies in both sets."""
         if not self.overlaps(other):
             return EMPTY
-        start_ns = int(max(self.starts[0], other.starts[0]))
-        end_ns = int(min(self.ends[-1], other.ends[-1]))
-        if start_ns >= end_ns:
-            return EMPTY
-        outside = merge([self.complement(start_ns, end_ns), other.complement(start_ns, end_ns)])
+        one = self.near(other)
+        two = other.near(one)
+        start_ns = int(max(one.starts[0], two.starts[0]))
+        end_ns = int(min(one.ends[-1], two.ends[-1]))
+        outside = merge([one.complement(start_ns, end_ns), two.complement(start_ns, end_ns)])
         return outside.complement(start_ns, end_ns)
 
     def subtract(self, other: Intervals) -> Intervals:
         """What lies in this set and not in ``other``."""
         if not self.overlaps(other):
             return self
-        return self.intersect(other.complement(int(self.starts[0]), int(self.ends[-1])))
+        reached = self._reached(other)
+        cut, kept = self._of(reached), self._of(~reached)
+        left = cut.intersect(other.near(cut).complement(int(cut.starts[0]), int(cut.ends[-1])))
+        place = np.searchsorted(kept.starts, left.starts)
+        return Intervals(np.insert(kept.starts, place, left.starts), np.insert(kept.ends, place, left.ends))
 
 
 EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
@@ -169,6 +185,8 @@ def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt
     if not len(first):
         return 0
     distinct = pl.Series(keys).unique().to_numpy()
+    if len(distinct) == 1:
+        return union(first, last).total_ns
     if len(distinct) <= FEW_KEYS:  # kernels come sorted by start: a pass per stream beats sorting them together
         return sum(union(first[keys == key], last[keys == key]).total_ns for key in distinct)
     _, dense = np.unique(keys, return_inverse=True)

@@ -52,8 +52,8 @@ def assign_work(
     work = stages.assign(trace, phases, name_facts, choice, lengths)
     measured = stages.join_measured(trace, phases, name_facts, work, ceilings, options)
     stages.price(work, ceilings)
-    steps, kernels = stages.fill(phases, work, choice, lengths, ceilings)
     tables = stages.tables(trace, phases, name_facts, work, ceilings, choice, measured)
+    steps, kernels = stages.fill(phases, work, choice, lengths, ceilings)
     traffic = stages.decode_traffic(steps, work, choice, ceilings)
     return WorkResult(
         kernels=kernels,
