@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +20,7 @@ from ...ingest.trace import Trace
 from .accounting import TimeResult
 from .group_steps import chain_decode_steps, split_groups
 from .idle import LAUNCH_BOUND
-from .intervals import EMPTY, Intervals, Times, merge, union
+from .intervals import EMPTY, Intervals, Times, union
 
 PARTS = (
     "waiting",
@@ -192,12 +193,15 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
             )
             busy.append((name, union(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
         busy.extend((name, of_thread.get(thread, EMPTY)) for name, of_thread in scopes.items())
-        taken = EMPTY
+        taken: list[Intervals] = []  # disjoint, so that they need no merging: there may be millions
+        named = 0
         for name, part in busy:
-            fresh = part.subtract(taken)
-            total[name] += fresh.shared_ns(rest)
-            taken = merge([taken, part])
-        total["unnamed_host_code"] += rest.total_ns - taken.shared_ns(rest)
+            fresh = reduce(Intervals.subtract, taken, part)
+            taken.append(fresh)
+            ns = fresh.shared_ns(rest)
+            total[name] += ns
+            named += ns
+        total["unnamed_host_code"] += rest.total_ns - named
     return total
 
 

@@ -140,9 +140,11 @@ def find_idle(
     others = [busy[d] for d in context.mates.get(device_index, ()) if d in busy]
     waits = rows[_mates_are_busy(Intervals(begin[rows], end[rows]), others)]
     cause[waits] = WAITING_RANK
-    unserved = _between_requests(context.steps.get(device_index), begin, end)
-    unserved[waits[~call.known[waits] | late[waits]]] = False
-    cause[unserved] = BETWEEN_REQUESTS
+    long = np.flatnonzero(free.lengths >= BETWEEN_REQUESTS_NS)
+    unserved = long[_between_requests(context.steps.get(device_index), begin[long], end[long])]
+    sure = np.zeros(len(free), dtype=bool)
+    sure[waits] = ~call.known[waits] | late[waits]
+    cause[unserved[~sure[unserved]]] = BETWEEN_REQUESTS
     thread = np.where(call.known, call.thread, -1)
     return IdleIntervals(free, cause, host_late, late, thread)
 
