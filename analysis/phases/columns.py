@@ -7,7 +7,8 @@ are found per lane, because two processes on one GPU run two engines.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -61,9 +62,7 @@ class Columns:
 
     def is_op(self, *names: str) -> Bools:
         """Rows whose op class is one of ``names``."""
-        wanted = np.zeros(len(OP), dtype=bool)
-        wanted[[OP[name] for name in names]] = True
-        return wanted[self.op]
+        return cast(Bools, reduce(np.logical_or, [self.op == OP[name] for name in names]))
 
 
 def column(frame: pl.DataFrame, name: str) -> Ints:

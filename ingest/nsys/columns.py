@@ -295,8 +295,13 @@ class _Sink:
         return _Built(self.rows, packed, texts)
 
 
-def _narrow_into(target: npt.NDArray[np.int32], values: npt.NDArray[np.int64]) -> bool:
+def _narrow_into(target: npt.NDArray[np.int32], values: Integers) -> bool:
     """Copy into 32 bits, NULL as -1; False where a value does not fit."""
+    if values.dtype.itemsize <= target.dtype.itemsize:
+        target[:] = values
+        return True
+    if values.size and values.strides == (0,):  # one value
+        values = values[:1]
     if values.size and int(values.min()) == MISSING:
         values = np.where(values == MISSING, -1, values)
     if values.size and (int(values.min()) < -(2**31) or int(values.max()) >= 2**31):

@@ -60,7 +60,7 @@ class Part:
     """Columns of some consecutive leaves."""
 
     row_numbers: Array
-    integers: dict[int, Array] = field(default_factory=dict)  # column place -> int64
+    integers: dict[int, Array] = field(default_factory=dict)  # column place -> int8, int16 or int64; MISSING = NULL
     texts: dict[int, tuple[Array, list[bytes]]] = field(default_factory=dict)  # column place -> codes, texts
     odd: Array = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # rows to be asked of SQLite
 
@@ -233,14 +233,14 @@ def _columns(
         at = at + 1
         low, high = int(kinds.min()), int(kinds.max())
         # One type in all rows is the usual case, and cheaper.
-        sizes: Any = SIZES[low] if low == high else SIZES[kinds]
+        sizes: Any = SIZES[low] if low == high else SIZES.take(kinds)
         if high >= 0x80:  # a long text: its type takes several bytes
             kinds, sizes, at = _long_kinds(data, kinds, at)
         if place in as_text:
             if as_text[place]:
                 part.texts[place], strange = _texts(room, kinds, sizes, body)
             else:
-                part.integers[place], strange = _integers(words, kinds, sizes, body)
+                part.integers[place], strange = _integers(data, words, kinds, sizes, body)
             if strange is not None:
                 odd |= strange
         body += sizes
@@ -261,19 +261,39 @@ def _long_kinds(data: Array, kinds: Array, at: Array) -> tuple[Array, Array, Arr
     return kinds, sizes, at
 
 
-def _integers(words: Array, kinds: Array, sizes: Any, body: Array) -> tuple[Array, Array | None]:
+def _integers(data: Array, words: Array, kinds: Array, sizes: Any, body: Array) -> tuple[Array, Array | None]:
     """The values of a column, and which rows hold no integer (None: all do)."""
     low, high = int(kinds.min()), int(kinds.max())
     if low == high and low in NOT_STORED:  # the same in every row
         return np.broadcast_to(np.int64(NOT_STORED[low]), kinds.size), None
     if int(body.max()) >= words.size:  # behind a text that goes on elsewhere; such rows are odd
         body = np.minimum(body, words.size - 1)
-    values = words[body].astype(np.int64)
-    values >>= np.minimum(64 - 8 * sizes, 63)
+    values = _stored(data, words, sizes, body)
     if low != high and (low == NULL or high >= ZERO):
+        if low == NULL:
+            values = values.astype(np.int64)
         for kind, value in NOT_STORED.items():
-            values[kinds == kind] = value
+            if kind >= low:
+                values[kinds == kind] = value
     return values, None if high < REAL else (kinds == REAL) | (kinds >= RESERVED)
+
+
+def _stored(data: Array, words: Array, sizes: Any, body: Array) -> Array:
+    """Signed values of ``sizes`` bytes (0 to 8), in the least type; most columns need a byte or two, the faster ways."""
+    longest = int(np.max(sizes))
+    if longest > 2:
+        values: Array = words[body].astype(np.int64)
+        values >>= np.minimum(64 - 8 * sizes, 63)
+        return values
+    values = data.view(np.int8).take(body)
+    if longest < 2:
+        return values
+    values = values.astype(np.int16)
+    values <<= 8
+    values |= data.take(body + 1)
+    if np.ndim(sizes):
+        values >>= np.minimum(16 - 8 * sizes, 15).astype(np.int16)
+    return values
 
 
 def _texts(room: bytearray, kinds: Array, sizes: Any, body: Array) -> tuple[tuple[Array, list[bytes]], Array | None]:
