@@ -70,6 +70,7 @@ def analyse_file(
     Raises TraceAnalyzeErrors.
     """
     from ..analysis import analyze_options
+    from ..analysis.memory import give_back
     from ..ingest import open_trace
     from ..ingest.ncu_trace import FORMATS as NCU_FORMATS
 
@@ -85,7 +86,9 @@ def analyse_file(
         trace = open_trace(capture, cache=cache, progress=stage)
     if trace.capture.format in NCU_FORMATS:  # the launches of the Trace are those that were measured
         options = replace(options, ncu=(*options.ncu, capture))
-    return analyze_options(trace, options, progress=stage)
+    analysis = analyze_options(trace, options, progress=stage)
+    give_back()
+    return analysis
 
 
 def check_gates(analysis: Analysis, gates: Sequence[Gate]) -> list[GateResult]:

@@ -216,7 +216,11 @@ class KernelColumns:
 
 
 def _device_kernels(kernels: pl.DataFrame, device_index: int) -> KernelColumns:
-    mine = kernels.filter(pl.col("device_index") == device_index) if kernels["device_index"].n_unique() > 1 else kernels
+    mine = kernels.select(
+        "start_ns", "end_ns", "device_index", "in_window", "step_phase", "launch", "context", "stream"
+    )
+    if mine["device_index"].n_unique() > 1:
+        mine = mine.filter(pl.col("device_index") == device_index)
     other = np.uint8(PHASES.categories.to_list().index("other"))
     return KernelColumns(
         start_ns=mine["start_ns"].to_numpy(),
