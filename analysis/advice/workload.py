@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import polars as pl
 
+from ..result import OP_CLASSES
 from .ridge import BYTES_PER_WEIGHT, ridge_batch
 from .words import duration, percent, significant
 
@@ -154,19 +155,19 @@ def _median_decode_step(work: Worked) -> _DecodeStep | None:
         & ~pl.col("excluded")
         & (pl.col("busy_ns") > 0)
     )
-    inside = work.kernels.lazy().join(decode.lazy().select("step"), on="step", how="semi")
-    per_class = (
-        inside.group_by(pl.col("op_class").cast(pl.String))
-        .agg((pl.col("end_ns") - pl.col("start_ns")).sum().alias("ns"))
-        .collect()
-    )
-    if decode.is_empty() or per_class.is_empty():
+    own = np.zeros(work.steps.height + 1, dtype=bool)  # the last entry takes kernels outside every step
+    own[decode["step"].to_numpy()] = True
+    rows = np.flatnonzero(own[work.kernels["step"].to_numpy()])
+    if not len(rows):
         return None
+    code = work.kernels["op_class"].to_physical().to_numpy()[rows]
+    lengths = (work.kernels["end_ns"] - work.kernels["start_ns"]).to_numpy()[rows]
+    class_ns = dict(zip(OP_CLASSES.categories, np.bincount(code, lengths, len(OP_CLASSES.categories)), strict=True))
     span = _median(decode, "span") or 0.0
-    total = float(per_class["ns"].sum()) / 1e6 / decode.height
+    total = float(lengths.sum()) / 1e6 / decode.height
     # Kernels that run side by side share the step: saving one does not save its whole length.
     share = min(1.0, span / total) if total else 1.0
-    op_ms = {name: share * ns / 1e6 / decode.height for name, ns in per_class.iter_rows()}
+    op_ms = {name: share * float(ns) / 1e6 / decode.height for name, ns in class_ns.items() if ns}
     return _DecodeStep(
         ms=span,
         requests=_median(decode, "decode_requests"),

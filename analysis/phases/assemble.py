@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import COPY_KINDS, Trace
-from .columns import Bools, Columns, Ints, column
+from .columns import Bools, Columns, Ints, column, stable_order
 from .link import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import (
@@ -163,7 +163,7 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
         return code
     owner = code[rows]
     if not bool(np.all(owner[1:] >= owner[:-1])):
-        order = np.argsort(owner, kind="stable")
+        order = stable_order(owner)
         rows, owner = rows[order], owner[order]
     begins = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
     works = np.append(np.flatnonzero(columns.is_op("gemm", "moe_gemm", "attention")[rows]), len(rows))

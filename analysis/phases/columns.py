@@ -150,11 +150,15 @@ def dense(values: Ints) -> tuple[Ints, Ints]:
     return np.searchsorted(known, values), known
 
 
+def stable_order(codes: Ints) -> Ints:
+    """Positions that sort non-negative ``codes``, equal ones in their order; NumPy sorts 16-bit numbers by radix."""
+    return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
+
+
 def rows_by_step(step: Ints, steps: int) -> tuple[Ints, Ints]:
     """Rows inside steps, step by step and in their order, and where each step begins among them (one entry more)."""
     rows = np.flatnonzero(step >= 0)
     owner = step[rows]
     if not bool(np.all(owner[1:] >= owner[:-1])):
-        order = np.argsort(owner, kind="stable")
-        rows, owner = rows[order], owner[order]
-    return rows, np.searchsorted(owner, np.arange(steps + 1))
+        rows = rows[stable_order(owner)]
+    return rows, np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=steps))])

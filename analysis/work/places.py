@@ -230,7 +230,7 @@ def _place_all(
     following = np.minimum(o.last_gemm + 1, len(gemm_places))
     after = np.where(gemm_step[following] == o.step, padded[following], 0)
     attention_at_gemm = np.append(o.attention_count[o.gemm], 0)
-    before_attention = _is(last, BEFORE_ATTENTION) & (o.attention_count == attention_at_gemm[o.last_gemm])
+    before_attention = is_place(last, BEFORE_ATTENTION) & (o.attention_count == attention_at_gemm[o.last_gemm])
     layer = _layers(o, gemm_places, last, after)
 
     def put(op_class: str, place: str) -> Bools:
@@ -251,7 +251,7 @@ def _place_all(
     code[gathers_rows] = PLACE_CODE["row_gather"]
     quantize = o.op == OP_CODE["quantize"]
     for place, inputs in _QUANTIZED.items():
-        code[quantize & _is(after, inputs)] = PLACE_CODE[place]
+        code[quantize & is_place(after, inputs)] = PLACE_CODE[place]
     _place_experts(o, code)
     activation = put("activation", "activation")
     last_experts = np.maximum.accumulate(np.where(o.op == OP_CODE["moe_gemm"], np.arange(n), -1))
@@ -293,7 +293,7 @@ def _adds_residual(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
 
     The residual has to be added somewhere; where no kernel of its own does it, the norm does.
     """
-    norm = _is(code, ("norm", "final_norm"))
+    norm = is_place(code, ("norm", "final_norm"))
     adds = np.cumsum(o.op == OP_CODE["elementwise"], dtype=np.int32)
     work = (o.op == OP_CODE["gemm"]) | (o.op == OP_CODE["moe_gemm"])
     last = np.maximum.accumulate(np.where(work, np.arange(len(work)), -1))
@@ -301,7 +301,7 @@ def _adds_residual(o: _Ordered, code: npt.NDArray[np.int16]) -> Bools:
     return np.asarray(norm & inside & (adds == adds[np.maximum(last, 0)]))
 
 
-def _is(code: npt.NDArray[np.int16], places: Iterable[str]) -> Bools:
+def is_place(code: npt.NDArray[np.int16], places: Iterable[str]) -> Bools:
     """Which codes are one of ``places``: a look-up, a good deal faster than ``isin`` on a million rows."""
     table = np.zeros(len(PLACES), np.bool_)
     table[[PLACE_CODE[place] for place in places]] = True
@@ -313,14 +313,14 @@ def _layers(
 ) -> npt.NDArray[np.int16]:
     """Layer of each kernel: how many layer-opening GEMMs its step has had, less one."""
     opens = np.zeros(len(o.step), np.int32)
-    starts = _is(gemm_places, LAYER_STARTS)
+    starts = is_place(gemm_places, LAYER_STARTS)
     opens[o.gemm[starts]] = 1
     total = np.cumsum(opens)
     starts = np.append(0, np.flatnonzero(np.diff(o.step)) + 1)
     begin = np.repeat(starts, np.diff(np.append(starts, len(o.step))))
     layer = total - np.where(begin > 0, total[np.maximum(begin - 1, 0)], 0) - 1
     # what prepares a layer's first GEMM belongs to that layer already
-    prepares = ((o.op == OP_CODE["norm"]) | (o.op == OP_CODE["quantize"])) & _is(after, LAYER_STARTS)
+    prepares = ((o.op == OP_CODE["norm"]) | (o.op == OP_CODE["quantize"])) & is_place(after, LAYER_STARTS)
     layer = layer + prepares
     outside = last == PLACE_CODE["lm_head"]
     outside |= (o.op == OP_CODE["norm"]) & (after == PLACE_CODE["lm_head"])

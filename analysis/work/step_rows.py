@@ -12,7 +12,7 @@ import polars as pl
 from ..phases import PhaseResult
 from . import ratios
 from .assign import KernelWork
-from .layer_orders import PLACE_CODE
+from .places import is_place
 from .tables import boost_pct
 from .whole_steps import WholeSteps
 
@@ -37,34 +37,34 @@ def fill_step_work(
     else none at all: the few recorded kernels would pass for the whole step.
     """
     n = steps.height
-    inside = work.step >= 0
-    step = work.step[inside]
+    step = work.step.astype(np.int64) + 1  # kernels outside every step count for a step before the first
 
     def total(values: Floats, chosen: npt.NDArray[np.bool_] | None = None) -> Floats:
-        own = np.nan_to_num(values[inside])
-        if chosen is not None:
-            own = np.where(chosen[inside], own, 0.0)
-        return np.asarray(np.bincount(step, weights=own, minlength=n), np.float64)
+        counted = ~np.isnan(values) if chosen is None else ~np.isnan(values) & chosen
+        return np.bincount(step, np.where(counted, values, 0.0), n + 1).astype(np.float64)[1:]
 
-    def count(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        return np.bincount(step[chosen[inside]], minlength=n)
+    def has(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        found = np.zeros(n + 1, np.bool_)
+        found[step[np.flatnonzero(chosen)]] = True
+        return found[1:]
 
-    attention = np.isin(work.place, [PLACE_CODE[p] for p in ("attention", "attention_prefill", "attention_decode")])
+    attention = is_place(work.place, ("attention", "attention_prefill", "attention_decode"))
     placed_gemm = work.matrix & ~attention & (work.place > 0)
-    no_flop = count(placed_gemm & np.isnan(work.flop)) > 0
-    any_flop = count(work.matrix & ~np.isnan(work.flop)) > 0
-    no_kv = count(attention & ~work.helper & np.isnan(work.kv)) > 0
-    any_bytes = count(~np.isnan(work.bytes)) > 0
+    no_flop = has(placed_gemm & np.isnan(work.flop))
+    any_flop = has(work.matrix & ~np.isnan(work.flop))
+    no_kv = has(attention & ~work.helper & np.isnan(work.kv))
+    any_bytes = has(~np.isnan(work.bytes))
     flop = np.where(any_flop & ~no_flop, total(work.flop), np.nan)
     size = np.where(any_bytes, total(work.bytes), np.nan)
     weights = np.where(any_bytes, total(work.weights), np.nan)
-    kv = np.where(any_bytes & ~no_kv, total(work.kv), np.nan)
-    activations = size - weights - np.where(np.isnan(kv), total(work.kv), kv)
+    kv_bytes = total(work.kv)
+    kv = np.where(any_bytes & ~no_kv, kv_bytes, np.nan)
+    activations = size - weights - np.where(np.isnan(kv), kv_bytes, kv)
     busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
     compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
-    unpriced = count(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s)) > 0
+    unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s))
     compute = np.where(unpriced, np.nan, compute)
-    memory = np.where(count(~np.isnan(work.memory_s)) > 0, total(work.memory_s), np.nan)
+    memory = np.where(has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan)
     if incomplete is not None:
         modelled = incomplete & _replays_recorded(busy, total(work.duration.astype(np.float64)))
         for own, model in (

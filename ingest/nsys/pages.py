@@ -35,7 +35,7 @@ NOT_STORED = {NULL: MISSING, ZERO: 0, ONE: 1}  # serial types that are the value
 PADDING = 4096  # a header's walk may run past the last cell before it is found odd
 
 # Bytes of a value by its serial type; 10 and 11 are reserved, from 12 on blobs and texts.
-SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0] + [(kind - 12) // 2 for kind in range(12, 256)], dtype=np.int32)
+SIZES = np.array([0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0] + [(kind - 12) // 2 for kind in range(12, 256)], dtype=np.int64)
 
 
 _seek_lock = threading.Lock()
@@ -233,7 +233,7 @@ def _columns(
         at = at + 1
         low, high = int(kinds.min()), int(kinds.max())
         # One type in all rows is the usual case, and cheaper.
-        sizes: Any = SIZES[low] if low == high else SIZES.take(kinds)
+        sizes: Any = int(SIZES[low]) if low == high else SIZES.take(kinds)
         if high >= 0x80:  # a long text: its type takes several bytes
             kinds, sizes, at = _long_kinds(data, kinds, at)
         if place in as_text:
@@ -253,7 +253,7 @@ def _long_kinds(data: Array, kinds: Array, at: Array) -> tuple[Array, Array, Arr
     """Serial types of which some take several bytes, their sizes, and the places behind them."""
     long = np.flatnonzero(kinds >= 0x80)
     values, lengths = _varints(data, at[long] - 1)
-    sizes = SIZES[kinds].astype(np.int64)
+    sizes = SIZES.take(kinds)
     kinds, at = kinds.astype(np.int64), at.copy()
     kinds[long] = values
     sizes[long] = np.maximum(values - 12, 0) // 2
@@ -269,12 +269,11 @@ def _integers(data: Array, words: Array, kinds: Array, sizes: Any, body: Array) 
     if int(body.max()) >= words.size:  # behind a text that goes on elsewhere; such rows are odd
         body = np.minimum(body, words.size - 1)
     values = _stored(data, words, sizes, body)
-    if low != high and (low == NULL or high >= ZERO):
-        if low == NULL:
-            values = values.astype(np.int64)
-        for kind, value in NOT_STORED.items():
-            if kind >= low:
-                values[kinds == kind] = value
+    if low == NULL:
+        values = values.astype(np.int64)
+        values[kinds == NULL] = MISSING
+    if low != high and high >= ZERO:
+        np.copyto(values, kinds - ZERO, where=(kinds == ZERO) | (kinds == ONE), casting="unsafe")
     return values, None if high < REAL else (kinds == REAL) | (kinds >= RESERVED)
 
 

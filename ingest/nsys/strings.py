@@ -58,6 +58,8 @@ def dense(values: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint32]]:
     if values.size == 0:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint32)
     low, high = int(values.min()), int(values.max())
+    if low == high:
+        return np.array([low], dtype=np.int64), np.zeros(values.size, dtype=np.uint32)
     if high - low >= LOOKUP_LIMIT:
         distinct, codes = np.unique(values, return_inverse=True)
         return distinct.astype(np.int64), codes.astype(np.uint32)
