@@ -71,10 +71,11 @@ def _match(calls: pl.DataFrame) -> pl.DataFrame:
     """
     step = ["group", "index", "name_id"]
     call = [*step, "occurrence"]
-    even = (pl.col("occurrence").max().over([*step, "device_index"])).n_unique().over(step) == 1
+    calls = calls.with_columns(pl.col("occurrence").max().over([*step, "device_index"]).alias("of_rank"))
+    even = pl.col("of_rank").min().over(step) == pl.col("of_rank").max().over(step)
     together = pl.col("start_ns").max().over(call) < pl.col("end_ns").min().over(call)
-    everyone = (pl.col("device_index").n_unique().over(call) == pl.col("ranks")) & (pl.col("ranks") > 1)
-    last = pl.col("device_index").sort_by("start_ns", descending=True).first().over(call)
+    everyone = (pl.len().over(call) == pl.col("ranks")) & (pl.col("ranks") > 1)  # a rank has one call of each number
+    last = pl.col("device_index").last().over(call)  # they are sorted by start
     return calls.with_columns(
         (even & together & everyone).alias("matched"),
         pl.col("duration").min().over(call).alias("transfer"),
