@@ -12,6 +12,7 @@ from .contrast import size_of_steps
 from .decide import name_evidence
 from .exclude import start_up_steps
 from .graphs import Replays, graphs_of_steps
+from .input_copies import copied_tokens, with_copied_tokens
 from .link import LinkResult
 from .marker_steps import FACTS, MarkerSteps
 from .spans import Spans, majority, mostly
@@ -30,6 +31,7 @@ def describe_steps(
     name_facts: pl.DataFrame,
     spans: Spans,
     replays: Replays,
+    engine: str | None,
 ) -> pl.DataFrame:
     """One row per step with what every rung of the ladder sees."""
     count = raw.frame.height
@@ -57,6 +59,7 @@ def describe_steps(
         pl.Series("number", np.arange(count)),
         pl.Series("excluded", mostly(step, spans.capture >= 0, count)),
     )
+    frame = with_copied_tokens(frame, copied_tokens(trace, columns, replays, step, frame, engine))
     warm_up = start_up_steps(trace, columns, link, step, frame)
     frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
     frame = frame.with_columns(draft_passes(frame, raw.layers), count_requests(frame), cut_short(raw.layers))

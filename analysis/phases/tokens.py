@@ -36,6 +36,7 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, st
 
     Where the cache is written outside a step's graphs (piecewise graphs), its kernels count real tokens while those of
     the graphs count padded ones (``unpadded`` is true); else both are the same. Null where no such kernel was seen.
+    ``graph_sized``: such kernels ran inside a graph, so what they count is the size it was captured for.
     """
     classes = [OP[name] for name in TOKEN_CLASSES]
     marked = columns.exact_tokens | (grid_axis(trace, columns, "tokens") > 0)
@@ -43,10 +44,13 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, st
     launched = count_grids(columns, step, rows, steps)
     replayed = np.zeros(steps + 1, dtype=bool)
     replayed[step[replay >= 0]] = True
+    sized = np.zeros(steps, dtype=bool)
+    sized[step[rows[replay[rows] >= 0]]] = True
+    graph_sized = pl.Series("graph_sized", sized)
     outside = rows[(columns.op[rows] == OP["kv_write"]) & (replay[rows] < 0) & replayed[step[rows]]]
     if len(outside) == 0:
         unpadded = pl.lit(False).alias("unpadded")
-        return pl.select(launched.alias("tokens"), launched.alias("launched"), unpadded)
+        return pl.select(launched.alias("tokens"), launched.alias("launched"), unpadded, graph_sized)
     written = count_grids(columns, step, outside, steps)
     inside = count_grids(columns, step, rows[replay[rows] >= 0], steps)
     real = pl.when(written <= launched).then(written)
@@ -54,6 +58,7 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, st
         pl.coalesce(real, launched).alias("tokens"),
         pl.when(real.is_null()).then(launched).otherwise(inside).alias("launched"),
         real.is_not_null().alias("unpadded"),
+        graph_sized,
     )
 
 

@@ -68,8 +68,6 @@ def kv_lengths(steps: pl.DataFrame, window: int | None = None) -> KvLengths:
     """Lengths for every row of ``steps`` (STEPS); the ranks of a group share what its first device shows."""
     sums = _Sums(steps.height)
     columns = {name: np.array(steps[name].cast(pl.Float64).to_numpy(), np.float64) for name in _COLUMNS}
-    # the padded size of a graph is no prompt length
-    columns["prefill_tokens"][padded_prefill(steps).to_numpy()] = np.nan
     phase = steps["phase"].cast(pl.String).to_list()
     skip = (steps["excluded"].fill_null(False) | (steps["phase"] == "other")).to_numpy()
     rows = steps.select("group", "index", "device_index").with_row_index("row")
@@ -145,10 +143,11 @@ def _overrule(sums: _Sums, v: dict[str, float], phase: str, window: int | None, 
 
 
 def padded_prefill(steps: pl.DataFrame) -> pl.Series:
-    """Steps that prefill in graphs without a marker: the graph's padded size is all that tells their tokens."""
-    total = pl.col("prefill_tokens") + pl.col("decode_tokens")
-    unsure = pl.col("graph_id").is_not_null() & (pl.col("evidence") != "marker") & (pl.col("prefill_tokens") > 0)
-    return steps.select((unsure & (total == pl.col("padded_tokens"))).fill_null(False)).to_series()
+    """Steps whose prompt tokens are not known but for the size that their graphs were padded to."""
+    prefills = pl.col("phase").cast(pl.String).is_in(["prefill", "mixed"]) & pl.col("graph_id").is_not_null()
+    return steps.select(
+        prefills & pl.col("prefill_tokens").is_null() & pl.col("padded_tokens").is_not_null()
+    ).to_series()
 
 
 def fill_steps(steps: pl.DataFrame, lengths: KvLengths) -> pl.DataFrame:
