@@ -124,6 +124,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         opaque_graphs=phases.opaque_graphs,
         engine=phases.engine,
         reasons=phases.reasons,
+        mfu_at_most=work.mfu_at_most,
     )
     host = host_side(trace, phases, time)
     what_if = what_would_help(found, itl_target_ms=options.itl_target_ms)

@@ -79,6 +79,7 @@ class SummaryInput:
     engine: str | None = None
     findings: Sequence[Finding] = ()
     reasons: Sequence[str] = ()
+    mfu_at_most: pl.Series | None = None  # per row of ``steps``, %; null unless useful FLOPs are unknown
 
 
 def summarise(found: SummaryInput) -> SummaryResult:

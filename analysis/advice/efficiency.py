@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from ..time.group_steps import GroupSteps, chain_decode_steps
+from .words import count, percent
 
 if TYPE_CHECKING:
     from ..summary import SummaryInput
@@ -30,7 +31,9 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
     Wall time of a decode step is the time since the decode-bearing step before it ended, where no prefill step lies
     between; of the others their span.
     """
-    chosen = pl.concat([_wall_times(found.steps, g) for g in groups])
+    at_most = found.mfu_at_most if found.mfu_at_most is not None else pl.lit(None, dtype=pl.Float64)
+    with_bound = found.steps.with_columns(at_most.alias("at_most"))
+    chosen = pl.concat([_wall_times(with_bound, g) for g in groups])
     numbers: dict[str, Any] = {}
     for name, phase, column in RATIOS:
         steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
@@ -40,6 +43,7 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
             # what is recorded outside the graphs says nothing about the bytes inside; the model does
             lost = "graph replays are opaque: the kernels of decode steps are not recorded"
             why = lost if (found.model or {}).get("name") else f"{lost}, and the model is not known: give --model"
+        bounded = steps.filter(pl.col("at_most").is_not_null()) if column == "mfu_pct" else steps.clear()
         for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
             timed = known.filter(pl.col(time_column) > 0)
             key = f"{name}_{over}_pct"
@@ -50,7 +54,7 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
             elif known.height:
                 reasons[key] = f"no {phase} step follows a decode-bearing one without a prefill between"
             else:
-                reasons[key] = why
+                reasons[key] = _padded_only(bounded, time_column) if bounded.height else why
         if known.height and known.height < steps.height:
             numbers[f"{name}_steps"] = {"counted": known.height, "of": steps.height}
     decode = chosen.filter((pl.col("phase").cast(pl.String) == "decode") & pl.col("mbu_pct").is_not_null())
@@ -70,6 +74,16 @@ def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
     wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
     walls = pl.DataFrame({"index": pl.Series(group.index, dtype=pl.Int32), "wall_ns": pl.Series(wall, dtype=pl.Int64)})
     return steps.filter(pl.col("group") == group.group).join(walls, on="index", how="inner")
+
+
+def _padded_only(steps: pl.DataFrame, time_column: str) -> str:
+    """Why steps of which only the padded work is known have no MFU, with the upper bound that it gives their GEMMs."""
+    ideal = (steps["at_most"] * steps["busy_ns"]).to_numpy().sum()
+    bound = percent(float(ideal / steps[time_column].to_numpy().sum()))
+    return (
+        f"the tokens of {count(steps.height, 'step')} in padded graphs are not known: their GEMMs reach at most {bound}, "
+        "counted with the padded size"
+    )
 
 
 def _why_no_ratio(found: SummaryInput, column: str) -> str:

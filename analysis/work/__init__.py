@@ -31,6 +31,7 @@ class WorkResult:
     traffic: Mapping[str, Any]
     measured: Mapping[str, Any]
     trust: Mapping[str, Any]  # gpu_time_by_work_source, clocks, contradictions
+    mfu_at_most: pl.Series  # per step, %: what padded work bounds from above; null unless useful FLOPs are unknown
 
 
 def assign_work(
@@ -45,7 +46,7 @@ def assign_work(
     Unknown work is null with a reason in the tables. Raises UsageError for an unknown ``--model`` and
     NotACaptureError for an ``--ncu`` file that is none.
     """
-    from . import stages
+    from . import stages, step_rows
 
     choice = stages.choose(trace, phases, name_facts, options)
     lengths = stages.lengths(phases, choice)
@@ -65,4 +66,5 @@ def assign_work(
         traffic=traffic,
         measured=measured,
         trust=stages.trust(phases, work, choice, measured, steps),
+        mfu_at_most=step_rows.mfu_at_most(steps, work),
     )

@@ -55,6 +55,7 @@ class KernelWork:
     sums: StepSums
     compute_s: Floats = field(default_factory=lambda: np.zeros(0))
     memory_s: Floats = field(default_factory=lambda: np.zeros(0))
+    most_s: Floats = field(default_factory=lambda: np.zeros(0))  # compute_s, with padding where that alone is known
     contradictions: list[str] = field(default_factory=list)
     recorded: RecordedShapes | None = None
     modelled_steps: int = 0  # steps in opaque graph replays, whose work is the whole model's
@@ -353,7 +354,7 @@ def _from_names(work: KernelWork, choice: ModelChoice, countable: Bools) -> None
 
 
 def ideal_times(work: KernelWork, ceilings: Sequence[Any]) -> None:
-    """Fill ``compute_s`` and ``memory_s``: the least time of each kernel's work at its device's ceilings."""
+    """Fill ``compute_s``, ``most_s`` and ``memory_s``: the least time of each kernel's work at its device's ceilings."""
     devices = max((ceiling.device_index for ceiling in ceilings), default=-1) + 1
     devices = max(devices, int(work.device.max(initial=-1)) + 1)
     peak = np.full((devices, len(DTYPES)), np.nan)
@@ -369,4 +370,6 @@ def ideal_times(work: KernelWork, ceilings: Sequence[Any]) -> None:
     own = peak.ravel()[work.device * len(DTYPES) + work.dtype]
     rate = np.where(work.matrix, own, vector[work.device])
     work.compute_s = np.where(work.flop == 0, 0.0, work.flop / rate)
+    padded = np.isnan(work.flop) & ~np.isnan(work.flop_executed)
+    work.most_s = np.where(padded, work.flop_executed / rate, work.compute_s) if padded.any() else work.compute_s
     work.memory_s = work.bytes / bandwidth[work.device]

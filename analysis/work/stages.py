@@ -205,7 +205,8 @@ def describe(
     padded = steps.filter(padded_prefill(steps) & ~steps["excluded"].fill_null(False)).height
     if padded and shape is not None:
         described["notes"].append(
-            f"prompt tokens of {padded} steps are the size of their graph: their FLOPs are up to a few percent high"
+            f"prompt tokens of {padded} steps are not known: their graphs show the size they were padded to, and no "
+            "copies of their inputs tell the rest; their useful FLOPs are unknown, flop_executed counts the padded size"
         )
     if work.modelled_steps:
         described["notes"].append(

@@ -18,6 +18,7 @@ from .whole_steps import WholeSteps
 
 Floats = npt.NDArray[np.float64]
 
+_ATTENTION = ("attention", "attention_prefill", "attention_decode")
 REPLAY_SHARE = 0.1  # of a step's busy time that must lie in recorded graph replays
 
 
@@ -31,10 +32,11 @@ def fill_step_work(
 ) -> tuple[pl.DataFrame, int]:
     """``steps`` with their work columns, and how many ratios were refused.
 
-    ``flop`` is null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where ``bytes_kv`` is null (the
-    weights are known, the KV lengths are not). Steps that are ``incomplete`` (most of their kernels are not in the
-    capture) have the work of the ``whole`` model instead, where that is known and their graph replays left a row each;
-    else none at all: the few recorded kernels would pass for the whole step.
+    ``flop`` and ``bytes_activations`` are null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where
+    ``bytes_kv`` or they are null (the weights are known, the KV lengths or the tokens are not). Steps that are
+    ``incomplete`` (most of their kernels are not in the capture) have the work of the ``whole`` model instead, where
+    that is known and their graph replays left a row each; else none at all: the few recorded kernels would pass for
+    the whole step.
     """
     n = steps.height
     step = work.step.astype(np.int64) + 1  # kernels outside every step count for a step before the first
@@ -48,7 +50,7 @@ def fill_step_work(
         found[step[np.flatnonzero(chosen)]] = True
         return found[1:]
 
-    attention = is_place(work.place, ("attention", "attention_prefill", "attention_decode"))
+    attention = is_place(work.place, _ATTENTION)
     placed_gemm = work.matrix & ~attention & (work.place > 0)
     no_flop = has(placed_gemm & np.isnan(work.flop))
     any_flop = has(work.matrix & ~np.isnan(work.flop))
@@ -60,6 +62,7 @@ def fill_step_work(
     kv_bytes = total(work.kv)
     kv = np.where(any_bytes & ~no_kv, kv_bytes, np.nan)
     activations = size - weights - np.where(np.isnan(kv), kv_bytes, kv)
+    unknown_rows = no_flop if incomplete is None else no_flop & ~incomplete  # of GEMMs: only their weights are counted
     busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
     compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
     unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s))
@@ -86,12 +89,33 @@ def fill_step_work(
         "bytes": size,
         "bytes_weights": weights,
         "bytes_kv": kv,
-        "bytes_activations": np.where(activations < 0, np.nan, activations),
+        "bytes_activations": np.where((activations < 0) | unknown_rows, np.nan, activations),
         "mfu_pct": mfu,
         "mbu_pct": mbu,
     }
     filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
     return steps.with_columns(filled), refused
+
+
+def mfu_at_most(steps: pl.DataFrame, work: KernelWork) -> pl.Series:
+    """Per step the MFU in % that the padded work of its graphs bounds from above; null unless useful FLOPs are unknown.
+
+    Attention's FLOPs are in it only where they are known, as in ``mfu_pct``.
+    """
+    if work.most_s is work.compute_s:  # nothing is known of padded work alone
+        return pl.Series("mfu_at_most_pct", [None] * steps.height, dtype=pl.Float64)
+    inside = work.matrix & (work.step >= 0)
+    unknown = np.isnan(work.most_s)
+    chosen = np.zeros(steps.height + 1, np.bool_)
+    chosen[work.step[inside & ~unknown & np.isnan(work.flop)]] = True
+    attention = is_place(work.place, _ATTENTION)
+    chosen[work.step[inside & unknown & ~attention & (work.place > 0)]] = False
+    rows = np.flatnonzero(chosen[work.step] & inside & ~unknown)
+    seconds = np.bincount(work.step[rows], weights=work.most_s[rows], minlength=steps.height)
+    busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
+    known = chosen[:-1] & steps["flop"].is_null().to_numpy() & (busy > 0)
+    pct = np.divide(100.0 * seconds, busy, out=np.full(steps.height, np.nan), where=known)
+    return pl.Series("mfu_at_most_pct", pct).fill_nan(None)
 
 
 def _replays_recorded(busy_s: Floats, kernel_ns: Floats) -> npt.NDArray[np.bool_]:

@@ -99,6 +99,13 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         "matrix_s": total(compute, priced & matrix),
         "matrix_n": number(priced & matrix),
     }
+    if work.most_s is work.compute_s:  # nothing is known of padded work alone
+        columns |= {"executed_n": columns["flop_n"], "most_s": columns["matrix_s"], "most_ms": columns["compute_ms"]}
+    else:
+        most = work.most_s[chosen]
+        bounded = ~np.isnan(most) & matrix
+        columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
+        columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
     step = work.step[chosen].astype(np.int64)
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
     seen[group, step] = True  # -1 marks the last column, which is dropped
@@ -158,7 +165,7 @@ def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
         return values[at].sum(axis=0) if alone is None else values[alone]
 
     row: dict[str, Any] = {name: float(total(values)) for name, values in sums.columns.items()}
-    for name, known in (("flop", "flop_n"), ("flop_executed", "flop_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
+    for name, known in (("flop", "flop_n"), ("flop_executed", "executed_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
                         ("compute_s", "compute_n"), ("matrix_s", "matrix_n")):  # fmt: skip
         if not row[known]:
             row[name] = None

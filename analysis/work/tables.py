@@ -37,6 +37,7 @@ _NO_TOKENS = {
     "other": "not a step of the model: warm-up, graph capture or a draft",
     "unknown": "phase unknown: its tokens are not known",
 }
+MOSTLY = 0.5  # share of a row's or a phase's time that must be known for its ratios
 _LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
@@ -85,8 +86,9 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     op_class = row["op_class"]
     flop, total_bytes = row["flop"], row["bytes"]
     out["count_per_step"] = row["count"] / row["steps"] if row["steps"] else None
-    out["arithmetic_intensity"] = row["both_flop"] / row["both_bytes"] if row["both_bytes"] > 0 else None
     matrix = op_class in MATRIX_OPS
+    told = row["compute_ms"] >= MOSTLY * row["most_ms"]  # else what is known of a few kernels would speak for all
+    out["arithmetic_intensity"] = row["both_flop"] / row["both_bytes"] if told and row["both_bytes"] > 0 else None
     mfu = mbu = ratios.Ratio(None)
     if op_class in _NO_RATIO:
         notes.append(_NO_RATIO[op_class])
@@ -95,7 +97,7 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     elif flop is None and total_bytes is None:
         notes.append(_unknown_work(row, why))
     else:
-        if matrix and row["matrix_s"] is not None and row["compute_ms"]:
+        if matrix and told and row["matrix_s"] is not None and row["compute_ms"]:
             peak = _effective_peak(row)
             mfu = ratios.mfu(flop or 0.0, row["compute_ms"] / 1e3, peak, boost_pct=why.ceiling.boost_pct)
         if row["memory_s"] is not None and row["memory_ms"] and why.ceiling.bandwidth_gbps:
@@ -103,6 +105,7 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
         notes += [each.reason for each in (mfu, mbu) if each.reason]
         if matrix and flop is None:
             notes.append(_unknown_work(row, why))
+        notes.append(_at_most(row))
         if row["bytes_ms"] < 0.995 * row["total_ms"]:
             notes.append(f"work known for {100 * row['bytes_ms'] / row['total_ms']:.0f}% of its time")
         if why.ceiling.reason and row["memory_s"] is None:
@@ -110,7 +113,7 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
         elif matrix and flop is not None and row["matrix_s"] is None:
             notes.append(f"no peak known for {DTYPES[row['dtype']] or 'its data type'}")
     out["mfu_pct"], out["mbu_pct"] = mfu.pct, mbu.pct
-    verdict = _verdict(row, mfu, mbu, communication=op_class == "collective")
+    verdict = _verdict(row, mfu, mbu, told=told, communication=op_class == "collective")
     out["bound"], out["headroom_ms"] = verdict.bound, verdict.headroom_ms
     if verdict.bound == "latency" and verdict.roofline_share is not None:
         notes.append(f"roofline time is {100 * verdict.roofline_share:.0f}% of its time: neither ceiling binds")
@@ -118,6 +121,16 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     out["work_source"] = row["source"] if total_bytes is not None or flop is not None else "unknown"
     out["dtype"] = DTYPES[row["dtype"]] or None
     return out
+
+
+def _at_most(row: Mapping[str, Any]) -> str:
+    """The MFU that the padded work of kernels without useful FLOPs bounds from above; '' where none is so."""
+    if not row["most_ms"] > row["compute_ms"]:
+        return ""
+    bound = f"MFU at most {100 * row['most_s'] / (row['most_ms'] / 1e3):.1f}%, counted with the padded size"
+    if row["flop"] is None:
+        return bound
+    return f"useful FLOPs known for {100 * row['compute_ms'] / row['most_ms']:.0f}% of its time; {bound}"
 
 
 def _effective_peak(row: Mapping[str, Any]) -> float:
@@ -136,11 +149,13 @@ def _row_mbu(row: Mapping[str, Any], ceiling: Ceiling) -> ratios.Ratio:
     return ratio
 
 
-def _verdict(row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, communication: bool) -> ratios.Verdict:
+def _verdict(
+    row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, told: bool, communication: bool
+) -> ratios.Verdict:
     refused = (mfu.pct is None and mfu.reason) or (mbu.pct is None and mbu.reason)
     if communication:
         return ratios.Verdict("communication", None)
-    if refused or not row["placed_ms"]:
+    if refused or not told or not row["placed_ms"]:
         return ratios.Verdict("unknown", None)
     if row["helper"] and row["bytes"] == 0:
         return ratios.Verdict("latency", row["total_ms"])
@@ -163,10 +178,19 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
             lengths if phase == "decode" else "how the step's prompt tokens split over requests is not in the capture"
         )
     if op_class in (*MATRIX_OPS, "norm", "rope", "kv_write", "activation", "embedding"):
-        weights_alone = modelled and row["bytes"] is not None
-        known = "the step's tokens are not known: bytes are those of the weights alone" if weights_alone else None
+        known = _unknown_tokens(row) if modelled else None
         return known or why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
     return _NO_FORMULA.get(op_class, "no formula for this kind of kernel")
+
+
+def _unknown_tokens(row: Mapping[str, Any]) -> str | None:
+    """That a row's work lacks the step's tokens, where what is known of it shows that."""
+    said = "the step's tokens are not known"
+    if row["flop_executed"] is not None:
+        said += ", only the size its graph was padded to"
+    if row["bytes"] is not None:
+        return f"{said}: bytes are those of the weights alone"
+    return said if row["flop_executed"] is not None else None
 
 
 def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
@@ -286,7 +310,8 @@ def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float 
     centroids = []
     for phase in ("prefill", "decode", "mixed"):
         own = [point for point in points if point["phase"] == phase]
-        if not own:
+        of_phase = op_classes.filter((pl.col("phase") == phase) & ~pl.col("op_class").is_in(list(_NO_RATIO)))
+        if not own or sum(point["total_ms"] for point in own) < MOSTLY * float(of_phase["total_ms"].sum()):
             continue
         flop = sum(point["arithmetic_intensity"] * point["bytes"] for point in own)
         size, ms = (sum(point[key] for point in own) for key in ("bytes", "total_ms"))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
+from trace_analyze.analysis.phases import find_phases
 from trace_analyze.analysis.result import KERNEL_TABLE, KERNEL_TAGS, KERNEL_WORK, OP_CLASS_TABLE, STEPS
 from trace_analyze.ingest.trace import KERNELS
 
@@ -18,9 +22,12 @@ RUNS = [
     "vllm-deepseek-lite-h100-mla",
     "vllm-llama-1b-h100-autograd",
     "sglang-qwen3-8b-a100-roofline",
+    "sglang-qwen3-8b-h100-piecewise-copies",  # padded graphs; the copies of their inputs tell the tokens
+    "vllm-llama-8b-h100-piecewise-unmarked",  # padded graphs; kernels outside them tell the tokens
     "trtllm-llama-8b-h100",
     "llamacpp-llama-8b-rtx4090",
 ]
+PADDED = "sglang-qwen3-8b-h100-piecewise-unmarked"  # nothing but the padded size tells the tokens of its two prompts
 RENAMED = {"moe_gate_up": "expert_gate_up", "moe_down": "expert_down", "q_absorb": "absorb_q", "v_absorb": "absorb_o"}
 
 
@@ -111,24 +118,87 @@ def test_contract(prepared, name):
     assert sum(result.trust["gpu_time_by_work_source"].values()) == pytest.approx(1.0)
 
 
+def gemms_of(result, phase):
+    """The counted GEMMs of a phase and their row of the op-class table."""
+    is_phase, is_gemm = (
+        pl.col(name).cast(pl.String) == word for name, word in (("phase", phase), ("op_class", "gemm"))
+    )
+    kernels = result.kernels.filter(pl.col("in_window") & is_phase & is_gemm)
+    return kernels, result.op_classes.row(by_predicate=is_gemm & is_phase, named=True)
+
+
+def without_copies(run, *sizes):
+    """The run as a capture without its copies of these sizes would show it."""
+    trace = replace(run.trace, copies=run.trace.copies.filter(~pl.col("bytes").is_in(sizes)))
+    return replace(run, trace=trace, phases=find_phases(trace, run.facts, devices=run.devices))
+
+
 def test_flops_of_some_kernels_and_bytes_of_others_make_no_ratio(prepared):
-    """Here lm_head's GEMV has both, the layers' GEMMs have the bytes of their weights alone."""
-    result = prepared("trtllm-llama-8b-a100-unmarked").with_model()
-    decode = result.kernels.filter(
-        pl.col("in_window")
-        & (pl.col("phase").cast(pl.String) == "decode")
-        & (pl.col("op_class").cast(pl.String) == "gemm")
-    )
-    whole = decode.filter(pl.col("flop").is_not_null() & pl.col("bytes").is_not_null())
-    assert 0 < whole.height < decode.height == decode["bytes"].count()
-    row = result.op_classes.row(
-        by_predicate=(pl.col("op_class").cast(pl.String) == "gemm") & (pl.col("phase").cast(pl.String) == "decode"),
-        named=True,
-    )
+    """One of five prompts has no copies: its GEMMs have the bytes of their weights alone."""
+    run = without_copies(prepared("sglang-qwen3-8b-h100-piecewise-copies"), 8 * 330)
+    result = run.with_model()
+    kernels, row = gemms_of(result, "prefill")
+    whole = kernels.filter(pl.col("flop").is_not_null() & pl.col("bytes").is_not_null())
+    assert 0 < whole.height < kernels.height == kernels["bytes"].count()
     assert row["arithmetic_intensity"] == pytest.approx(whole["flop"].sum() / whole["bytes"].sum())
     assert 0 < row["headroom_ms"] < (whole["end_ns"] - whole["start_ns"]).sum() / 1e6
-    point = next(p for p in result.roofline["points"] if (p["op_class"], p["phase"]) == ("gemm", "decode"))
+    assert "useful FLOPs known for 97% of its time" in row["reason"]
+    point = next(p for p in result.roofline["points"] if (p["op_class"], p["phase"]) == ("gemm", "prefill"))
     assert point["tflops"] * 1e3 / point["gbps"] == pytest.approx(point["arithmetic_intensity"])
+
+
+@pytest.mark.parametrize(("name", "phase"), [(PADDED, "prefill"), ("trtllm-llama-8b-a100-unmarked", "decode")])
+def test_a_few_known_kernels_do_not_speak_for_all(prepared, name, phase):
+    """The layers' GEMMs have only their padded work and the bytes of their weights; a GEMV of lm_head has both."""
+    run = prepared(name)
+    result = run.with_model()
+    kernels, row = gemms_of(result, phase)
+    assert 0 < kernels["flop"].count() < 0.1 * kernels.height
+    assert kernels["flop_executed"].null_count() == kernels["bytes_weights"].null_count() == 0
+    assert row["flop_executed"] == pytest.approx(kernels["flop_executed"].sum())
+    assert [row[key] for key in ("arithmetic_intensity", "mfu_pct", "bound", "headroom_ms")] == [
+        None,
+        None,
+        "unknown",
+        None,
+    ]
+    at_most = re.search(r"MFU at most ([\d.]+)%, counted with the padded size", row["reason"])
+    truth = run.against_truth(result).join(
+        kernels.select("start_ns", "correlation_id"), on=["start_ns", "correlation_id"]
+    )
+    seconds = (truth["end_ns"] - truth["start_ns"]).sum() / 1e9
+    peak = run.devices[0].peak_tflops["bf16"] * 1e12
+    assert 100 * truth["true_flop"].sum() / seconds / peak < float(at_most[1]) < 100
+    assert not [p for p in result.roofline["points"] if (p["op_class"], p["phase"]) == ("gemm", phase)]
+    assert phase not in [centroid["phase"] for centroid in result.roofline["centroids"]]
+
+
+def test_prompts_in_padded_graphs_are_unknown_and_their_padded_work_is_known(prepared):
+    run = prepared(PADDED)
+    result = run.with_model()
+    kernels = run.against_truth(result)
+    gemms = kernels.filter((pl.col("op_class") == "gemm") & (pl.col("place") != "lm_head"))
+    prefill = gemms.filter(pl.col("step_phase") == "prefill")
+    assert prefill.height == prefill["flop"].null_count() == 288
+    assert far(prefill, "flop_executed", "true_flop_executed").is_empty()
+    assert far(prefill, "bytes_weights", "true_bytes_weights").is_empty()
+    others = gemms.filter(pl.col("step_phase") != "prefill")
+    assert others["flop"].null_count() == 0
+    assert far(others, "flop", "true_flop").is_empty()
+    steps = result.steps.filter(pl.col("phase") == "prefill")
+    for unknown in ("prefill_tokens", "flop", "mfu_pct", "bytes_activations"):
+        assert steps[unknown].null_count() == steps.height == 2, unknown
+    assert steps["padded_tokens"].to_list() == [2048, 2816]
+    assert steps["bytes_weights"].null_count() == steps["prompts_finished"].null_count() == 0
+    # the padded work over the busy time of each step; attention is not counted
+    flop = (
+        gemms.filter(pl.col("step_phase") == "prefill").group_by("step").agg(pl.col("flop_executed").sum()).sort("step")
+    )
+    whole = 100 * flop["flop_executed"] / (steps["busy_ns"] / 1e9) / (run.devices[0].peak_tflops["bf16"] * 1e12)
+    assert result.mfu_at_most.drop_nulls().to_list() == pytest.approx(whole.to_list(), rel=1e-3)
+    assert result.mfu_at_most.null_count() == result.steps.height - 2
+    (note,) = [note for note in result.model["notes"] if "padded" in note]
+    assert note.startswith("prompt tokens of 2 steps are not known")
 
 
 WHOLE = [
