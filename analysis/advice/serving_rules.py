@@ -54,7 +54,6 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
     total, episodes = float(known.sum()), stalls["episode"].n_unique()
     held = stalls["requests_held"].drop_nulls().to_numpy()
     calm = stalls["gap_before_ms"].drop_nulls().to_numpy()
-    tokens = stalls["prefill_tokens"].drop_nulls().to_numpy()
     who = f"up to {count(int(held.max()), 'request')}" if len(held) else "decoding requests"
     sentence = (
         f"Prefill held {who} for {duration(total)} in {count(episodes, 'episode')}: token gaps up to "
@@ -74,7 +73,7 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
             "request_ms_lost": None
             if stalls["request_ms_lost"].null_count()
             else float(stalls["request_ms_lost"].sum()),
-            "prefill_tokens": int(tokens.sum()) if len(tokens) else None,
+            "prefill_tokens": None if stalls["prefill_tokens"].null_count() else int(stalls["prefill_tokens"].sum()),
             "largest_gap_ms": float(stalls["gap_ms"].to_numpy().max()),
             "chunk_now_tokens": evidence.what_if.get("chunk_now_tokens"),
         },
@@ -85,6 +84,7 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
 def _chunk_lever(what_if: Any) -> str:
     """The lever with its predicted step time where the model was fitted."""
     now, chunks = what_if.get("chunk_now_tokens"), what_if.get("chunks") or []
+    of = "padded to" if what_if.get("chunk_now_is_padded") else "of"
     target = what_if.get("itl_target") or {}
     if target.get("largest_chunk_tokens"):
         size = target["largest_chunk_tokens"]
@@ -96,14 +96,14 @@ def _chunk_lever(what_if: Any) -> str:
     if smaller:
         best = smaller[-1]
         return (
-            f"a chunk of {now:,} tokens makes a {duration(what_if['chunk_now_step_ms'])} step; at "
+            f"a chunk {of} {now:,} tokens makes a {duration(what_if['chunk_now_step_ms'])} step; at "
             f"{best['chunk_tokens']:,} the fitted step time is {duration(best['step_ms'])}{missed}"
         )
     if now and now <= SMALLEST_CHUNK:
-        return f"prefill on other devices than decode, as chunks of {now:,} tokens are small already" + missed
+        return f"prefill on other devices than decode, as chunks {of} {now:,} tokens are small already" + missed
     if now:
         return (
-            f"a step of {now:,} tokens takes {duration(what_if['chunk_now_step_ms'])}; chunks of half that size about halve "
+            f"a step {of} {now:,} tokens takes {duration(what_if['chunk_now_step_ms'])}; chunks of half that size about halve "
             f"the token gap and delay the first token{missed}"
         )
     return (

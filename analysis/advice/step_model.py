@@ -47,7 +47,7 @@ class StepFacts:
     decode_tokens: Floats
     decode_requests: Floats
     decode_kv: Floats
-    padding: Floats  # rows beyond the tokens themselves
+    rows: Floats  # that the GEMMs ran for: all tokens, or the padded size of a graph
 
     def take(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> StepFacts:
         """The chosen rows."""
@@ -56,12 +56,17 @@ class StepFacts:
     @property
     def tokens(self) -> Floats:
         """Rows of the GEMMs."""
-        return self.prefill_tokens + self.decode_tokens + self.padding
+        return self.rows
+
+    @property
+    def prefill_rows(self) -> Floats:
+        """Prompt tokens; where only a graph's padded size is known, the rows that its decoding requests leave."""
+        return np.where(np.isnan(self.prefill_tokens), self.rows - self.decode_tokens, self.prefill_tokens)
 
     @property
     def has_prefill(self) -> npt.NDArray[np.bool_]:
         """Prefill and mixed steps."""
-        has: npt.NDArray[np.bool_] = self.prefill_tokens > 0
+        has: npt.NDArray[np.bool_] = self.prefill_tokens != 0  # NaN: a prompt of unknown length
         return has
 
     @staticmethod
@@ -83,7 +88,6 @@ def _of_group(group: GroupSteps) -> StepFacts:
     decode_tokens = np.where(bearing, decoded, zero)
     prefill_tokens = np.where(prefilling, count["prefill_tokens"], zero)
     prefill_kv = np.where(prefilling, count["prefill_kv_tokens"], zero)
-    padded = count["padded_tokens"] - prefill_tokens - decode_tokens
     return StepFacts(
         ms=(group.end_ns - group.start_ns)[phased] / 1e6,
         prefill_tokens=prefill_tokens,
@@ -92,7 +96,7 @@ def _of_group(group: GroupSteps) -> StepFacts:
         decode_tokens=decode_tokens,
         decode_requests=requests,
         decode_kv=np.where(bearing, count["kv_tokens"] - prefill_kv, zero),
-        padding=np.maximum(0.0, np.nan_to_num(padded)),
+        rows=np.fmax(count["padded_tokens"], prefill_tokens + decode_tokens),
     )
 
 
@@ -148,7 +152,7 @@ def fit_step_model(groups: Sequence[GroupSteps], ridge_tokens: float | None = No
             f"{prefill} steps with prefill work and {decode} pure decode steps with known token counts are too few "
             f"(at least {LEAST_PREFILL_STEPS} and {LEAST_STEPS} in all)"
         )
-    sizes = facts.prefill_tokens[facts.has_prefill]
+    sizes = facts.prefill_rows[facts.has_prefill]
     if not decode and sizes.max() < 2 * sizes.min():
         return "all prefill steps have about the same size and there is no decode step: a slope cannot be told"
     columns = _columns(facts)
@@ -259,7 +263,7 @@ def _finish(facts: StepFacts, columns: Mapping[str, Floats], knee: float, beta: 
     near_ms, near_predicted = facts.ms[near], predicted[near]
     variance = float(((near_ms - near_ms.mean()) ** 2).sum()) if near.any() else 0.0
     bearing = facts.decode_requests > 0
-    sizes, batches = facts.prefill_tokens[facts.has_prefill], facts.decode_requests[bearing]
+    sizes, batches = facts.prefill_rows[facts.has_prefill], facts.decode_requests[bearing]
     return StepModel(
         knee=knee,
         coefficients=coefficients,

@@ -114,7 +114,7 @@ def _scene(found: SummaryInput, groups: Sequence[GroupSteps], fit: StepModel) ->
         decode=_batch(facts, mixed if mixed.any() else pure),
         pure=_batch(facts, pure),
         prompt=_prompt_length(facts),
-        total_prefill_tokens=float(np.nansum(facts.prefill_tokens)),
+        total_prefill_tokens=float(np.nansum(facts.prefill_rows)),
         bubble_ms=float(np.median(bubble)) if len(bubble) else 0.0,
         calm_gaps_ms=calm["gap_ms"].to_numpy(),
         gap_count=counted.height,
@@ -152,21 +152,27 @@ def _prompt_length(facts: StepFacts) -> float:
     if tokens:
         length = (2 * facts.prefill_qk[rows].sum() - facts.prefill_qq[rows].sum()) / tokens
         return float(max(length, 1.0))
-    return float(np.nanmax(facts.prefill_tokens[facts.has_prefill]))
+    return float(np.nanmax(facts.prefill_rows[facts.has_prefill]))
 
 
 def _chunk_now(groups: Sequence[GroupSteps]) -> dict[str, Any]:
     """Largest number of tokens any step with prefill work ran for (its budget where prompts are long enough).
 
-    ``chunk_now_step_ms`` is the measured median of the steps within 10% of that size.
+    ``chunk_now_step_ms`` is the measured median of the steps within 10% of that size; ``chunk_now_is_padded`` says that
+    the size is that of a graph.
     """
     facts = StepFacts.of(groups)
-    tokens = np.where(facts.has_prefill, facts.prefill_tokens + facts.decode_tokens, np.nan)
+    tokens = np.where(facts.has_prefill, facts.prefill_rows + facts.decode_tokens, np.nan)
     known = tokens[~np.isnan(tokens)]
     if not len(known):
         return {"chunk_now_tokens": None, "chunk_now_tokens_reason": "token counts are not known"}
     near = facts.ms[tokens >= 0.9 * known.max()]
-    return {"chunk_now_tokens": int(known.max()), "chunk_now_step_ms": float(np.median(near))}
+    largest = facts.has_prefill & (tokens == known.max())
+    return {
+        "chunk_now_tokens": int(known.max()),
+        "chunk_now_step_ms": float(np.median(near)),
+        "chunk_now_is_padded": bool(np.isnan(facts.prefill_tokens[largest]).all()),
+    }
 
 
 def _step_times(scene: _Scene, chunk: float) -> tuple[Floats, float]:

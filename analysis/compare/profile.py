@@ -88,7 +88,9 @@ def profile_of(analysis: Analysis) -> Profile:
 def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
     if len(steps) > MOST_STEPS:
         steps = steps[np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int).tolist()]
-    tokens = steps["prefill_tokens"].fill_null(0) + steps["decode_tokens"].fill_null(0)
+    decoded = steps["decode_tokens"].fill_null(0)
+    padded = steps["padded_tokens"] - decoded  # what is known of prompts in padded graphs
+    tokens = steps["prefill_tokens"].fill_null(padded).fill_null(0) + decoded
     batch = steps["padded_tokens"].fill_null(steps["decode_requests"])
     kernels = _ms_per_step(analysis, steps)
     return PhaseProfile(

@@ -201,6 +201,9 @@ def _reason(gaps: GroupGaps, waits: _Waits, gap: int) -> str | None:
             reasons.append(f"baseline: {baseline.rule}")
         if np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[gap]]):
             reasons.append("requests_held is unknown: the mixed step's decode requests are not known")
+    rows = _stalling_steps(gaps, waits, gap)
+    if np.isnan(gaps.steps.count("prefill_tokens")[rows]).any():
+        reasons.append("prefill_tokens is unknown: the capture does not show how many its steps had")
     return "; ".join(reasons) or None
 
 

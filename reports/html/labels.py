@@ -27,6 +27,7 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "schedule": ("schedule seen", "", "plain"),
     "prompt_tokens": ("prompt, mean", "tokens", "number"),
     "chunk_now_tokens": ("chunk now", "tokens", "number"),
+    "chunk_now_is_padded": ("chunk now is a graph's padded size", "", "plain"),
     "chunk_now_step_ms": ("step with that chunk", "ms", "number"),
     "chunk_tokens": ("chunk", "tokens", "number"),
     "decode_requests": ("decode batch", "requests", "number"),

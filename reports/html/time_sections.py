@@ -155,6 +155,7 @@ def steps_section(analysis: Analysis) -> Section:
     get = shown.get_column
     several = shown["device_index"].n_unique() > 1
     span = ((get("end_ns") - get("start_ns")) / 1e6).to_list()
+    unknown = _unknown_tokens(shown)
     columns = [
         texts("index", "Step", get("index").to_list(), kind="step"),
         *_group_column(analysis, shown),
@@ -164,8 +165,8 @@ def steps_section(analysis: Analysis) -> Section:
         numbers("start", "Start", _since(get("start_ns"), origin), unit="ms", show=_precise, help="since the window's start"),
         numbers("span_ms", "Span", span, unit="ms"),
         numbers("busy_ms", "Busy", (get("busy_ns") / 1e6).to_list(), unit="ms"),
-        numbers("prefill_tokens", "Prefill", get("prefill_tokens").to_list(), unit="tokens"),
-        numbers("decode_tokens", "Decode", get("decode_tokens").to_list(), unit="tokens"),
+        numbers("prefill_tokens", "Prefill", get("prefill_tokens").to_list(), unit="tokens", reasons=unknown),
+        numbers("decode_tokens", "Decode", get("decode_tokens").to_list(), unit="tokens", reasons=unknown),
         numbers("prefill_requests", "Prefill", get("prefill_requests").to_list(), unit="requests"),
         numbers("decode_requests", "Decode", get("decode_requests").to_list(), unit="requests"),
         numbers("padded_tokens", "Padded to", get("padded_tokens").to_list(), unit="tokens"),
@@ -173,9 +174,9 @@ def steps_section(analysis: Analysis) -> Section:
         texts("kv_tokens_source", "KV from", get("kv_tokens_source").to_list()),
         numbers("kernel_count", "Kernels", get("kernel_count").to_list()),
         texts("graph_id", "Graph", get("graph_id").to_list()),
-        numbers("flop", "FLOP", get("flop").to_list(), show=si("")),
+        numbers("flop", "FLOP", get("flop").to_list(), show=si(""), reasons=unknown),
         numbers("bytes", "Bytes", get("bytes").to_list(), show=si("B")),
-        numbers("mfu_pct", "MFU", get("mfu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}"),
+        numbers("mfu_pct", "MFU", get("mfu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}", reasons=unknown),
         numbers("mbu_pct", "MBU", get("mbu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}"),
         texts("state", "State", _states(shown)),
         texts("label", "Marker", [None if x is None else fmt.shorten(x, 80) for x in get("label")]),
@@ -186,6 +187,14 @@ def steps_section(analysis: Analysis) -> Section:
     lead = "One row per step and device. Steps cut by the window's edge and warm-up stay out of all statistics."
     lead += f" Pure decode steps:{pure}" if pure else ""
     return Section("steps", "Steps", lead, tables=[table])
+
+
+def _unknown_tokens(steps: pl.DataFrame) -> list[str]:
+    """Why the counts of steps are not known where their graph's padded size is all that is; else ''."""
+    unknown = pl.col("prefill_tokens").is_null() | pl.col("decode_tokens").is_null()
+    padded = unknown & pl.col("graph_id").is_not_null() & pl.col("padded_tokens").is_not_null()
+    said = pl.lit("only the size its graph was padded to is known")
+    return steps.select(pl.when(padded).then(said).otherwise(pl.lit("")).alias("why"))["why"].to_list()
 
 
 def _states(steps: pl.DataFrame) -> list[str | None]:

@@ -46,7 +46,7 @@ export function stepLines(model, group, i) {
     `${duration(s.end[i] - s.start[i])} from ${duration(s.start[i])}, ${count(s.kernel_count[i], "kernel")}`,
   ];
   const parts = [];
-  if (s.prefill_tokens[i]) parts.push(`${count(s.prefill_tokens[i], "prefill token")} of ${count(s.prefill_requests[i], "request")}`);
+  if (s.prefill_tokens[i] || (s.prefill_tokens[i] === null && s.prefill_requests[i])) parts.push(`${count(s.prefill_tokens[i], "prefill token")} of ${count(s.prefill_requests[i], "request")}`);
   if (s.decode_tokens[i]) parts.push(`${count(s.decode_tokens[i], "decode token")} of ${count(s.decode_requests[i], "request")}`);
   if (parts.length) lines.push(parts.join(", "));
   if (s.kv_tokens[i] !== null) lines.push(`${count(s.kv_tokens[i], "KV token")}`);

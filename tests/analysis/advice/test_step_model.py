@@ -47,6 +47,19 @@ def test_it_finds_the_coefficients_back_and_ignores_a_warm_up_outlier():
     assert model.median_error_pct["prefill"] < 2
 
 
+def test_prompts_of_which_only_the_padded_size_is_known_keep_their_rows():
+    run = HandRun()
+    run.step("decode", 10, decode_requests=8, decode_tokens=8, padded_tokens=8)
+    run.step("mixed", 60, decode_requests=8, decode_tokens=8, padded_tokens=1024)
+    run.step("prefill", 50, padded_tokens=2048)
+    run.step("prefill", 40, prefill_tokens=700, padded_tokens=704)
+    facts = StepFacts.of(groups_of(run))
+    assert facts.has_prefill.tolist() == [False, True, True, True]
+    assert np.isnan(facts.prefill_tokens).tolist() == [False, True, True, False]
+    assert facts.tokens.tolist() == [8, 1024, 2048, 704]
+    assert facts.prefill_rows.tolist() == [0, 1016, 2048, 700]
+
+
 @pytest.mark.parametrize("gpu", ["a100-80gb", "h100"])
 @pytest.mark.parametrize(
     "options",
@@ -69,7 +82,7 @@ def test_it_predicts_a_chunk_size_that_was_not_in_the_capture(gpu, options):
         seen = StepFacts.of(steps(chunk))
         seen = seen.take(seen.has_prefill & (seen.prefill_tokens > 0.8 * chunk))
         predicted = model.predict(
-            prefill_tokens=seen.prefill_tokens + seen.padding,
+            prefill_tokens=seen.tokens - seen.decode_tokens,
             prefill_qk=seen.prefill_qk,
             decode_tokens=seen.decode_tokens,
             decode_requests=seen.decode_requests,

@@ -1,0 +1,76 @@
+"""A run whose prompts ran in padded graphs and nothing tells their tokens: what every part of the result says of them."""
+
+import math
+
+import pytest
+
+import trace_analyze as ta
+from trace_analyze.analysis.compare.profile import profile_of
+from trace_analyze.fixtures.matrix import MATRIX
+from trace_analyze.fixtures.serving import simulate
+from trace_analyze.reports.html import save_html
+from trace_analyze.reports.json_report import to_dict
+from trace_analyze.reports.sentences import ratios
+from trace_analyze.reports.terminal import print_screen
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    """1,900 tokens in a graph of 2,048 and 2,700 in one of 2,816, each while others decode."""
+    run = simulate(MATRIX["sglang-qwen3-8b-h100-piecewise-unmarked"])
+    return ta.analyze(run.write(tmp_path_factory.mktemp("padded") / "run.sqlite"))
+
+
+def test_summary_quotes_the_padded_work_as_an_upper_bound(result):
+    summary = result.summary
+    for key in ("prefill_mfu_kernel_pct", "prefill_mfu_wall_pct"):
+        assert summary[key] is None
+        assert summary["reasons"][key] == (
+            "the tokens of 2 steps in padded graphs are not known: their GEMMs reach at most 62%, counted with the padded size"
+        )
+    assert summary["prefill_tokens"] is None
+    assert "at most 62%" in ratios(summary)[1].why
+
+
+def test_stalls_keep_their_time_and_say_why_tokens_are_missing(result):
+    stalls = result.stalls
+    assert stalls.height == 2
+    assert stalls["stall_ms"].null_count() == stalls["requests_held"].null_count() == 0
+    assert stalls["prefill_tokens"].to_list() == [None, None]
+    assert all("prefill_tokens is unknown" in reason for reason in stalls["reason"])
+    (finding,) = [finding for finding in result.findings if finding.id == "prefill_interference"]
+    assert finding.evidence["prefill_tokens"] is None
+    assert "a step padded to 2,816 tokens takes" in finding.lever
+
+
+def test_what_if_goes_by_the_rows_that_ran(result):
+    assert result.what_if["chunk_now_tokens"] == 2816
+    assert result.what_if["chunk_now_is_padded"] is True
+    assert result.workload["by_tokens"] is None
+    assert result.workload["by_tokens_reason"]
+
+
+def test_a_comparison_weighs_the_steps_by_the_rows_that_ran(result):
+    assert profile_of(result).phases["prefill"].tokens.tolist() == [2048.0, 2816.0]
+
+
+def test_reports_show_unknown_and_never_zero(result, tmp_path, capsys):
+    data = to_dict(result)
+    steps = [step for step in data["steps"] if step["phase"] == "prefill"]
+    assert [(step["prefill_tokens"], step["padded_tokens"], step["flop"]) for step in steps] == [
+        (None, 2048, None),
+        (None, 2816, None),
+    ]
+    rows = [
+        row for row in data["kernels"] if row["phase"] == "prefill" and row["flop"] is None and row["flop_executed"]
+    ]
+    assert rows
+    assert all("only the size its graph was padded to" in row["reason"] for row in rows)
+    assert not any(
+        isinstance(value, float) and math.isnan(value) for row in data["op_classes"] for value in row.values()
+    )
+    save_html(result, tmp_path / "run.html")
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    assert "only the size its graph was padded to is known" in page
+    print_screen(result)
+    assert "at most 62%" in " ".join(capsys.readouterr().out.split())
