@@ -61,7 +61,10 @@ def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dic
     if numbers["decode_mbu_kernel_pct"] is None:
         decode = decode.clear()
     sure = decode["kv_tokens_source"].fill_null("none").is_in(["marker", "tracked", "estimated"])
-    numbers["decode_mbu_is_lower_bound"] = bool(decode.height and not sure.all())
+    model = found.model or {}
+    # without a model the lengths may be known and the bytes of attention still not
+    partly = bool(model.get("decode_bytes_are_lower_bound")) and not model.get("name")
+    numbers["decode_mbu_is_lower_bound"] = bool(decode.height and (partly or not sure.all()))
     return numbers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,14 @@ from .places import Places, identify_places
 from .recorded import RecordedShapes, recorded_shapes
 from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, with_tokens_of_names, work_table
 
+if TYPE_CHECKING:
+    from .tile_bounds import TileBounds
+
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 SOURCE_CODE = {name: code for code, name in enumerate(WORK_SOURCES.categories)}
-UNKNOWN, MODEL, SHAPE = (SOURCE_CODE[name] for name in ("unknown", "model", "shape"))
+UNKNOWN, MODEL, SHAPE, NAME = (SOURCE_CODE[name] for name in ("unknown", "model", "shape", "name"))
 _PASSES = [PLACE_CODE[place] for place in ("sampling", "routing_scores", "routing_choices")]
 DISAGREES = 0.05  # relative difference of recorded and modelled FLOPs that is reported
 
@@ -59,6 +62,7 @@ class KernelWork:
     contradictions: list[str] = field(default_factory=list)
     recorded: RecordedShapes | None = None
     modelled_steps: int = 0  # steps in opaque graph replays, whose work is the whole model's
+    bounds: TileBounds | None = None  # what tiles and grids say of the matrices where no model is known
 
 
 def assign_kernels(
@@ -313,7 +317,7 @@ def _put_shape(
     choice: ModelChoice,
 ) -> None:
     """Write GEMM work of known shapes: M N K and how many of them."""
-    size = _element_bytes(work, rows, choice)
+    size = element_bytes(work, rows, choice)
     told = work.names.weight_bytes[work.name[rows]]
     by_place, _ = place_defaults(choice.shape)
     placed = np.where(work.place[rows] > 0, by_place[work.place[rows]], np.nan)
@@ -329,7 +333,7 @@ def _put_shape(
     work.source[rows] = SHAPE
 
 
-def _element_bytes(work: KernelWork, rows: npt.NDArray[np.int64], choice: ModelChoice) -> Floats:
+def element_bytes(work: KernelWork, rows: npt.NDArray[np.int64], choice: ModelChoice) -> Floats:
     """Bytes per activation element: the model's, else by the arithmetic type, two where nothing says."""
     if choice.shape is not None:
         return np.full(len(rows), BYTES_PER_ELEMENT[choice.shape.activation_dtype])

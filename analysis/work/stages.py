@@ -13,7 +13,7 @@ from ...ingest.trace import Trace
 from ..models import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
 from ..phases import PhaseResult
 from ..result import KERNEL_WORK, OP_CLASSES, WORK_SOURCES, Options
-from . import counters, geometry, ncu_join, sampled, step_rows, traffic
+from . import counters, geometry, ncu_join, sampled, step_rows, tile_bounds, traffic
 from . import tables as work_tables
 from .assign import KernelWork, assign_kernels, countable, ideal_times
 from .choice import ModelChoice, choose_model
@@ -44,8 +44,14 @@ def lengths(phases: PhaseResult, choice: ModelChoice) -> KvLengths:
 
 
 def assign(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, choice: ModelChoice, kv: KvLengths) -> KernelWork:
-    """Work of every kernel from model, recorded shapes and names."""
-    return assign_kernels(trace, phases, facts, choice, kv)
+    """Work of every kernel from model, recorded shapes and names; without a model from tiles and grids."""
+    work = assign_kernels(trace, phases, facts, choice, kv)
+    if choice.shape is None:
+        is_countable = countable(phases.steps)
+        work.bounds = tile_bounds.bound_by_tiles(trace, phases, facts, work, is_countable)
+        if work.bounds is not None:
+            tile_bounds.put_bounded(work, work.bounds, choice, is_countable)
+    return work
 
 
 def join_measured(
@@ -215,6 +221,11 @@ def describe(
         )
     described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
     described["decode_bytes_are_lower_bound"] = bool(unknown) if decodes.height and shape is not None else None
+    if work.bounds is not None:
+        described["notes"] += work.bounds.notes
+        if decodes.height and work.bounds.close().any():
+            described["decode_bytes_are_lower_bound"] = True
+            described["notes"].append("MFU and MBU count these matrices alone, without attention and small kernels")
     if unknown and shape is not None:
         described["notes"].append(
             f"KV lengths unknown in {unknown} of {decodes.height} steps with decode work: their bytes and MBU are a "

@@ -11,7 +11,7 @@ import polars as pl
 
 from ..phases import PhaseResult
 from . import ratios
-from .assign import KernelWork
+from .assign import NAME, KernelWork
 from .places import is_place
 from .tables import boost_pct
 from .whole_steps import WholeSteps
@@ -56,6 +56,10 @@ def fill_step_work(
     any_flop = has(work.matrix & ~np.isnan(work.flop))
     no_kv = has(attention & ~work.helper & np.isnan(work.kv))
     any_bytes = has(~np.isnan(work.bytes))
+    if work.bounds is not None:  # some GEMMs of a step bounded and some not are no work of the step
+        gemm, named = work.matrix & ~attention, has(work.source == NAME)
+        no_flop |= named & has(gemm & np.isnan(work.flop))
+        any_bytes &= ~named | ~has(gemm & np.isnan(work.bytes))
     flop = np.where(any_flop & ~no_flop, total(work.flop), np.nan)
     size = np.where(any_bytes, total(work.bytes), np.nan)
     weights = np.where(any_bytes, total(work.weights), np.nan)
@@ -67,7 +71,7 @@ def fill_step_work(
     compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
     unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s))
     compute = np.where(unpriced, np.nan, compute)
-    memory = np.where(has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan)
+    memory = np.where(any_bytes & has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan)
     if incomplete is not None:
         modelled = incomplete & _replays_recorded(busy, total(work.duration.astype(np.float64)))
         for own, model in (

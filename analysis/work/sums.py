@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from ..phases import PhaseResult
 from ..result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
-from .assign import KernelWork
+from .assign import NAME, UNKNOWN, KernelWork, countable
+from .tile_bounds import rows_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -106,6 +107,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         bounded = ~np.isnan(most) & matrix
         columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
+    columns |= _bounded(work, countable(phases.steps), inside, group, n)
     step = work.step[chosen].astype(np.int64)
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
     seen[group, step] = True  # -1 marks the last column, which is dropped
@@ -125,6 +127,26 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         helper=np.array([bool(work.helper[row].all()) for row in rows], np.bool_),
         duration=work.duration,
     )
+
+
+def _bounded(
+    work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, group: Ints, groups: int
+) -> dict[str, Floats]:
+    """Launches bounded by tile and grid in each group, and their FLOPs at both ends; nothing where none is."""
+    if work.bounds is None or not work.bounds.outputs:
+        return {}
+    least, most = work.bounds.weights("low"), work.bounds.weights("high")
+    chosen = ((work.source == NAME) | (work.source == UNKNOWN)) & ~np.isnan(least)[work.place] & ~work.helper
+    at = np.flatnonzero((chosen & np.append(counted, False)[work.step])[inside])  # -1, outside, picks the last
+    rows = inside[at]
+    useful, _ = rows_of(work, rows)
+    known = ~np.isnan(useful)
+    at, place, flop = group[at[known]], work.place[rows[known]], 2.0 * useful[known]
+    return {
+        "bounded_n": np.bincount(at, minlength=groups).astype(np.float64),
+        "flop_low": np.bincount(at, flop * least[place], groups).astype(np.float64),
+        "flop_high": np.bincount(at, flop * most[place], groups).astype(np.float64),
+    }
 
 
 def _dense(wide: Ints) -> tuple[Ints, Ints, Ints]:

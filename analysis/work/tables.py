@@ -115,6 +115,7 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     out["mfu_pct"], out["mbu_pct"] = mfu.pct, mbu.pct
     verdict = _verdict(row, mfu, mbu, told=told, communication=op_class == "collective")
     out["bound"], out["headroom_ms"] = verdict.bound, verdict.headroom_ms
+    notes.append(_bounds_of(row))
     if verdict.bound == "latency" and verdict.roofline_share is not None:
         notes.append(f"roofline time is {100 * verdict.roofline_share:.0f}% of its time: neither ceiling binds")
     out["reason"] = "; ".join(dict.fromkeys(note for note in notes if note)) or None
@@ -131,6 +132,17 @@ def _at_most(row: Mapping[str, Any]) -> str:
     if row["flop"] is None:
         return bound
     return f"useful FLOPs known for {100 * row['compute_ms'] / row['most_ms']:.0f}% of its time; {bound}"
+
+
+def _bounds_of(row: Mapping[str, Any]) -> str:
+    """What tile and grid bound the FLOPs of a row's launches by; '' where they do not."""
+    bounded = row.get("bounded_n")
+    if not bounded:
+        return ""
+    least, most = (row[end] / bounded / 1e6 for end in ("flop_low", "flop_high"))
+    least, most = (f"{each:,.0f}" if each >= 1e3 else f"{each:.4g}" for each in (least, most))
+    of = "" if bounded == row["count"] else f" ({bounded:.0f} of {row['count']} launches)"
+    return f"between {least} and {most} MFLOP per launch by tile and grid{of}"
 
 
 def _effective_peak(row: Mapping[str, Any]) -> float:
