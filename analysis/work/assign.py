@@ -19,9 +19,10 @@ from .kv import KvLengths
 from .layer_orders import LATENT, LATENT_DIRECT, OP_CODE, ORDINARY, PLACE_CODE, PLACES
 from .matrices import RankShape, places_of_shape
 from .name_columns import DTYPES, MATRIX_OPS, NameColumns, name_columns, place_defaults
-from .places import Places, identify_places
+from .places import Places, identify_places, is_place
 from .recorded import RecordedShapes, recorded_shapes
 from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, with_tokens_of_names, work_table
+from .stretches import stretches
 
 if TYPE_CHECKING:
     from .tile_bounds import TileBounds
@@ -31,7 +32,7 @@ Bools = npt.NDArray[np.bool_]
 
 SOURCE_CODE = {name: code for code, name in enumerate(WORK_SOURCES.categories)}
 UNKNOWN, MODEL, SHAPE, NAME = (SOURCE_CODE[name] for name in ("unknown", "model", "shape", "name"))
-_PASSES = [PLACE_CODE[place] for place in ("sampling", "routing_scores", "routing_choices")]
+_PASSES = ("sampling", "routing_scores", "routing_choices")
 DISAGREES = 0.05  # relative difference of recorded and modelled FLOPs that is reported
 
 
@@ -193,6 +194,15 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     table = work_table(rank, work.sums)
     rows = np.flatnonzero((work.step >= 0) & (work.place > 0))
     rows = rows[countable[work.step[rows]]]
+    for some in stretches(len(rows)):
+        _fill_rows(work, rank, table, places, rows[some])
+        _unpad_lm_head(work, rows[some], in_graph)
+
+
+def _fill_rows(
+    work: KernelWork, rank: RankShape, table: WorkTable, places: Places, rows: npt.NDArray[np.int64]
+) -> None:
+    """Write the work of the kernels in ``rows``, picked from the table of their steps."""
     step = work.step[rows]
     at = work.place[rows].astype(np.int64)
     at = _windowed(at, work.layer[rows], rank)
@@ -200,7 +210,7 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     weight = _weight_bytes(work, rank, rows)
     flat = _Flat(table, at, step)
     weights = (flat(table.weight_elements) * weight + flat(table.weight_bytes)) * share
-    passes = np.isin(at, _PASSES)  # counted in elements: an unknown kernel's passes are unknown
+    passes = is_place(work.place[rows], _PASSES)  # counted in elements: an unknown kernel's passes are unknown
     per_element = np.where(passes, work.names.pass_bytes[work.name[rows]], 1.0)
     activations = flat(table.activations) * share * per_element
     flop = flat(table.flop) * share
@@ -209,11 +219,12 @@ def _from_model(work: KernelWork, rank: RankShape, countable: Bools, places: Pla
     activations = np.where(floor, 0.0, activations)
     work.flop[rows] = flop
     work.flop_executed[rows] = flat(table.flop_executed) * share
-    _unpad_lm_head(work, rows, in_graph)
     work.weights[rows] = weights
-    work.kv[rows] = flat(table.kv) * share
-    work.bytes[rows] = weights + work.kv[rows] + activations
-    moves_only = rows[np.isnan(work.bytes[rows]) & (work.flop[rows] == 0)]  # nothing is known of these
+    kv = flat(table.kv) * share
+    work.kv[rows] = kv
+    size = weights + kv + activations
+    work.bytes[rows] = size
+    moves_only = rows[np.isnan(size) & (flop == 0)]  # nothing is known of these
     work.flop[moves_only] = work.flop_executed[moves_only] = np.nan
     _add_fused(work, table, rows, share, places.adds_residual)
     helpers = rows[work.helper[rows]]
@@ -276,7 +287,7 @@ def _add_fused(
         # what is fused in reads what the kernel already holds: only its cache traffic is added
         work.kv[kernel] += extra(table.kv) * part
         work.bytes[kernel] += extra(table.kv) * part
-    norm = np.isin(work.place[rows], [PLACE_CODE["norm"], PLACE_CODE["final_norm"]])
+    norm = is_place(work.place[rows], ("norm", "final_norm"))
     residual = rows[norm & (work.names.fused_add[work.name[rows]] | adds_residual[rows])]
     work.flop[residual] *= 1.25  # NORM_FLOP_PER_ELEMENT + 1
     work.flop_executed[residual] *= 1.25
@@ -371,9 +382,16 @@ def ideal_times(work: KernelWork, ceilings: Sequence[Any]) -> None:
         if ceiling.memory_bandwidth_gbps:
             bandwidth[ceiling.device_index] = ceiling.memory_bandwidth_gbps * 1e9
     vector = peak[:, DTYPES.index("fp32")]
-    own = peak.ravel()[work.device * len(DTYPES) + work.dtype]
-    rate = np.where(work.matrix, own, vector[work.device])
-    work.compute_s = np.where(work.flop == 0, 0.0, work.flop / rate)
-    padded = np.isnan(work.flop) & ~np.isnan(work.flop_executed)
-    work.most_s = np.where(padded, work.flop_executed / rate, work.compute_s) if padded.any() else work.compute_s
-    work.memory_s = work.bytes / bandwidth[work.device]
+    work.compute_s, work.memory_s = np.empty_like(work.flop), np.empty_like(work.flop)
+    more: list[tuple[npt.NDArray[np.int64], Floats]] = []
+    for some in stretches(len(work.flop)):
+        device, flop = work.device[some], work.flop[some]
+        rate = np.where(work.matrix[some], peak.ravel()[device * len(DTYPES) + work.dtype[some]], vector[device])
+        work.compute_s[some] = np.where(flop == 0, 0.0, flop / rate)
+        work.memory_s[some] = work.bytes[some] / bandwidth[device]
+        padded = np.flatnonzero(np.isnan(flop) & ~np.isnan(work.flop_executed[some]))
+        if len(padded):
+            more.append((padded + some.start, work.flop_executed[some][padded] / rate[padded]))
+    work.most_s = work.compute_s.copy() if more else work.compute_s
+    for rows, seconds in more:
+        work.most_s[rows] = seconds

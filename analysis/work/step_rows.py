@@ -13,6 +13,7 @@ from ..phases import PhaseResult
 from . import ratios
 from .assign import NAME, KernelWork
 from .places import is_place
+from .stretches import stretches
 from .tables import boost_pct
 from .whole_steps import WholeSteps
 
@@ -138,13 +139,15 @@ def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:
     return found
 
 
-def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, Floats]:
+def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, npt.NDArray[np.float32]]:
     """``mfu_pct`` and ``mbu_pct`` per kernel; NaN where unknown, not a matrix kernel, or above the ceiling."""
     boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
-    seconds = np.where(work.duration > 0, work.duration, np.nan) / 1e9
-    mfu = np.where(work.matrix & ~work.helper, 100.0 * work.compute_s / seconds, np.nan)
-    mbu = np.where(work.helper, np.nan, 100.0 * work.memory_s / seconds)
-    return {
-        "mfu_pct": np.where(mfu > boost, np.nan, mfu),
-        "mbu_pct": np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu),
-    }
+    columns = {name: np.empty(len(work.flop), np.float32) for name in ("mfu_pct", "mbu_pct")}
+    for some in stretches(len(work.flop)):
+        seconds = np.where(work.duration[some] > 0, work.duration[some], np.nan) / 1e9
+        helper = work.helper[some]
+        mfu = np.where(work.matrix[some] & ~helper, 100.0 * work.compute_s[some] / seconds, np.nan)
+        mbu = np.where(helper, np.nan, 100.0 * work.memory_s[some] / seconds)
+        columns["mfu_pct"][some] = np.where(mfu > boost, np.nan, mfu)
+        columns["mbu_pct"][some] = np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu)
+    return columns
