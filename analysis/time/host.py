@@ -221,7 +221,8 @@ def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict
         np.minimum.at(first, launch[rows], start_ns[rows])
         linked = first < NEVER
         at = decode.filter(pl.col("device_index") == index)["start_ns"].to_numpy()
-        called, running = np.sort(called_ns[linked]), np.sort(first[linked])
+        # both are nearly in order, which a stable sort makes use of
+        called, running = (np.sort(times[linked], kind="stable") for times in (called_ns, first))
         counts.append(np.searchsorted(called, at, side="right") - np.searchsorted(running, at, side="right"))
     values = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
     if not len(values):

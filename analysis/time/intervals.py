@@ -184,9 +184,9 @@ def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt
     last: Times = np.asarray(ends, dtype=np.int64)
     if not len(first):
         return 0
-    distinct = pl.Series(keys).unique().to_numpy()
-    if len(distinct) == 1:
+    if keys.min() == keys.max():
         return union(first, last).total_ns
+    distinct = pl.Series(keys).unique().to_numpy()
     if len(distinct) <= FEW_KEYS:  # kernels come sorted by start: a pass per stream beats sorting them together
         return sum(union(first[keys == key], last[keys == key]).total_ns for key in distinct)
     _, dense = np.unique(keys, return_inverse=True)

@@ -207,6 +207,8 @@ def _right_at_end(o: _Ordered, g: Ints, start: Ints, count: Ints) -> Ints:
 
 def _layer_has_experts(o: _Ordered, kernel: Ints) -> Bools:
     """Whether expert GEMMs run between the attention kernels on either side of ``kernel``."""
+    if not o.expert_count[-1]:
+        return np.zeros(len(kernel), np.bool_)
     bounds = np.flatnonzero(o.op == OP_CODE["attention"])
     edges = np.unique(np.concatenate([[0], bounds, np.flatnonzero(np.diff(o.step)) + 1, [len(o.step)]]))
     at = np.searchsorted(edges, kernel, side="right") - 1

@@ -111,9 +111,10 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     step = work.step[chosen].astype(np.int64)
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
     seen[group, step] = True  # -1 marks the last column, which is dropped
-    first = np.zeros(n, np.int64)
-    first[group[::-1]] = np.arange(len(group))[::-1]
-    rows = np.split(inside[np.argsort(_small(group), kind="stable")], np.cumsum(count)[:-1]) if n else []
+    order = np.argsort(_small(group), kind="stable")
+    ends = np.cumsum(count)
+    first = order[ends - count]
+    rows = np.split(inside[order], ends[:-1]) if n else []
     return GroupSums(
         name=present // len(_PHASES),
         op=codes("op_class")[first] if n else np.zeros(0, np.int64),
