@@ -39,6 +39,7 @@ class GroupSums:
     by_evidence: Floats  # (group, evidence) ms
     by_source: Floats  # (group, work source) ms
     in_step: npt.NDArray[np.bool_]  # (group, step): the group has a kernel in that step
+    whole: npt.NDArray[np.bool_]  # steps that neither the window nor the capture's edge cuts
     rows: list[Ints]  # kernel rows of each group
     dtype: Ints
     helper: npt.NDArray[np.bool_]
@@ -109,6 +110,8 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
     columns |= _bounded(work, countable(phases.steps), inside, group, n)
     step = work.step[chosen].astype(np.int64)
+    whole = ~phases.steps["partial"].fill_null(False).to_numpy()
+    columns["whole_n"] = number(np.append(whole, False)[step])  # -1, outside every step, picks the last
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
     seen[group, step] = True  # -1 marks the last column, which is dropped
     order = np.argsort(_small(group), kind="stable")
@@ -123,6 +126,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
         by_source=_split(group, work.source[chosen].astype(np.int64), ms, n, len(_SOURCES)),
         in_step=seen[:, :-1],
+        whole=whole,
         rows=rows,
         dtype=np.array([work.dtype[row].max(initial=0) for row in rows], np.int64),
         helper=np.array([bool(work.helper[row].all()) for row in rows], np.bool_),
@@ -193,7 +197,8 @@ def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
         if not row[known]:
             row[name] = None
     row["count"] = int(row["count"])
-    row["steps"] = int(np.count_nonzero(sums.in_step[at].any(axis=0) if alone is None else sums.in_step[alone]))
+    in_step = sums.in_step[at].any(axis=0) if alone is None else sums.in_step[alone]
+    row["steps"], row["whole_steps"] = int(np.count_nonzero(in_step)), int(np.count_nonzero(in_step & sums.whole))
     evidence, source = total(sums.by_evidence), total(sums.by_source)
     whole = float(evidence.sum())
     row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence.tolist(), strict=True) if ms and whole}

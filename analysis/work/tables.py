@@ -85,7 +85,9 @@ def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
     notes: list[str] = []
     op_class = row["op_class"]
     flop, total_bytes = row["flop"], row["bytes"]
-    out["count_per_step"] = row["count"] / row["steps"] if row["steps"] else None
+    # a step that an edge cuts lacks some of its kernels
+    count, steps = (row["whole_n"], row["whole_steps"]) if row["whole_steps"] else (row["count"], row["steps"])
+    out["count_per_step"] = count / steps if steps else None
     matrix = op_class in MATRIX_OPS
     told = row["compute_ms"] >= MOSTLY * row["most_ms"]  # else what is known of a few kernels would speak for all
     out["arithmetic_intensity"] = row["both_flop"] / row["both_bytes"] if told and row["both_bytes"] > 0 else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import polars as pl
 import pytest
 
-from trace_analyze import cli
+from trace_analyze import analyze, cli
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.nsys_writer import Capture
 
@@ -60,3 +62,16 @@ def test_f9_is_refused_at_369_percent(analysed):
     assert kernel["bound"] == "unknown"
     for part in ("MFU would be 369%", "the FLOPs (9.89e+14)", "the time (0.2709 s)", "the peak (989.4 TFLOP/s)"):
         assert part in kernel["reason"]
+
+
+def test_launches_per_step_leave_out_the_steps_that_a_window_cuts():
+    """100 ms hold two whole steps and the rest of two others: what a step launches is the same as over the whole run."""
+    capture = Path(__file__).parents[3] / "fixtures" / "captures" / "vllm-llama-3.1-8b-a100-chunked-prefill.sqlite"
+    row = ["name", "phase"]
+    whole, part = (
+        analyze(capture, window=window).kernel_table.select(*row, "count_per_step") for window in (None, "0.1:0.2")
+    )
+    both = part.join(whole, on=row, suffix="_whole")
+    gemms = both.filter(pl.col("name").str.contains("s16816gemm"), pl.col("phase").cast(pl.String) == "mixed")
+    assert sorted(gemms["count_per_step"]) == [1.0, 128.0]  # lm_head; qkv, o, gate_up, down of 32 layers
+    assert both["count_per_step"].to_list() == both["count_per_step_whole"].to_list()
