@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from .alike import alike_steps
 from .layer_orders import (
     ACTIVATION,
     ATTENTION,
@@ -66,27 +67,30 @@ def identify_places(
     inside = np.flatnonzero(step >= 0)
     number = step[inside]  # NumPy sorts 16-bit numbers by radix
     order = inside[np.argsort(number.astype(np.uint16) if number.max(initial=0) < 2**16 else number, kind="stable")]
-    ordered = _Ordered(step[order], op[order], has_norm[order])
-    own = _parts(ordered, own_part[order])
+    sort = (own_part[order].astype(np.uint8) * 2 + has_norm[order]) * np.uint8(len(OP_CODE)) + op[order]
+    alike = alike_steps(step[order], sort, step_part * 2 + cut_step)
+    rows = order[alike.rows]
+    ordered = _Ordered(step[rows], op[rows], has_norm[rows], alike.times)
+    own = _parts(ordered, own_part[rows])
     whole = step_part[ordered.step]
     gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind, cut_step)
     code, layer = _place_all(ordered, gemm_places, own)
-    share = _shares(ordered, code, duration[order])
     n = len(step)
     result = Places(np.zeros(n, np.int16), np.full(n, -1, np.int16), np.ones(n, np.float64), np.zeros(n, np.bool_))
-    result.adds_residual[order] = _adds_residual(ordered, code)
-    result.code[order] = code
-    result.layer[order] = layer
-    result.share[order] = share
+    result.adds_residual[order] = _adds_residual(ordered, code)[alike.source]
+    result.code[order] = code[alike.source]
+    result.layer[order] = layer[alike.source]
+    result.share[order] = _shares(_runs(ordered, code)[alike.source], step[order], duration, order)
     return result
 
 
 class _Ordered:
     """The kernels of all steps, step by step, and running counts of the anchors among them."""
 
-    def __init__(self, step: npt.NDArray[np.int32], op: npt.NDArray[np.uint8], has_norm: Bools) -> None:
+    def __init__(self, step: npt.NDArray[np.int32], op: npt.NDArray[np.uint8], has_norm: Bools, times: Ints) -> None:
         self.step = step
         self.op = op
+        self.times = times  # how many steps each kernel's step stands for
         self.norm_count = np.cumsum(has_norm, dtype=np.int32)
         self.has_norm = has_norm
         self.attention_count = self._count("attention")
@@ -165,7 +169,7 @@ def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int, cut_step: B
     kinds = spans.left * 5 + spans.right
     for flag in flags:
         kinds = kinds * 2 + flag
-    odd = _odd_counts(kinds, spans.count)
+    odd = _odd_counts(kinds, spans.count, o.times[begin])
     # a step cut by the capture's edge may begin or end anywhere in a layer
     edge = cut_step[o.step[begin]] & ((spans.left == BEGIN) | (spans.right == END))
     template = np.where(odd | edge | (spans.count > LONGEST), 0, template)
@@ -185,10 +189,10 @@ def _splits_gate(spans: _Spans, step: npt.NDArray[np.int32]) -> Bools:
     return np.asarray((two > one)[step])
 
 
-def _odd_counts(kind: Ints, count: Ints) -> Bools:
+def _odd_counts(kind: Ints, count: Ints, times: Ints) -> Bools:
     """Spans with a rare number of GEMMs among those of their kind: a kernel was lost, so the order says nothing."""
     pair = kind * (LONGEST + 2) + np.minimum(count, LONGEST + 1)
-    often = np.bincount(pair, minlength=(int(kind.max(initial=0)) + 1) * (LONGEST + 2)).reshape(-1, LONGEST + 2)
+    often = np.bincount(pair, times, (int(kind.max(initial=0)) + 1) * (LONGEST + 2)).reshape(-1, LONGEST + 2)
     all_of_kind = np.maximum(often.sum(axis=1), 1)
     share = often[kind, np.minimum(count, LONGEST + 1)] / all_of_kind[kind]
     usual = often.max(axis=1) / all_of_kind
@@ -350,12 +354,18 @@ def _place_experts(o: _Ordered, code: npt.NDArray[np.int16]) -> None:
     code[experts] = np.where(named, places, PLACE_CODE["experts"])
 
 
-def _shares(o: _Ordered, code: npt.NDArray[np.int16], duration: Ints) -> npt.NDArray[np.float64]:
-    """Share of each kernel in the work of its place, with others there since the same GEMM, by its part of their time."""
-    share = np.ones(len(code), np.float64)
-    # a reduction adds time to its GEMM or attention, and no work
+ALONE, HELPER = -1, -2
+
+
+def _runs(o: _Ordered, code: npt.NDArray[np.int16]) -> npt.NDArray[np.int32]:
+    """Kernels that do the work of one place together, since the same GEMM: the number of their run, else ALONE.
+
+    HELPER marks reductions, which add time to their GEMM or attention and no work.
+    """
+    run = np.full(len(code), ALONE, np.int32)
     helper = (o.op == OP_CODE["gemm_reduce"]) | (o.op == OP_CODE["attention_combine"])
-    share[helper] = 0.0
+    run[helper] = HELPER
+    used = 0
     for place in np.flatnonzero(np.bincount(code, minlength=len(PLACES))):
         if place == 0:
             continue
@@ -365,8 +375,21 @@ def _shares(o: _Ordered, code: npt.NDArray[np.int16], duration: Ints) -> npt.NDA
         opens = (np.diff(o.step[members]) != 0) | (np.diff(o.last_gemm[members]) != 0)
         if PLACES[place] in ("norm", "sampling") or opens.all():
             continue  # the norms of a layer each do their own work, as do the passes over the logits
-        start = np.flatnonzero(np.append(True, opens))
-        of = np.cumsum(np.append(True, opens)) - 1
-        time = np.maximum(duration[members], 1).astype(np.float64)
-        share[members] = time / np.add.reduceat(time, start)[of]
+        run[members] = used + np.cumsum(np.append(True, opens)) - 1
+        used = int(run[members[-1]]) + 1
+    return run
+
+
+def _shares(
+    run: npt.NDArray[np.int32], step: npt.NDArray[np.int32], duration: Ints, order: Ints
+) -> npt.NDArray[np.float64]:
+    """Share of each kernel in the work of its place, with the others of its run and step, by its part of their time."""
+    share = np.ones(len(run), np.float64)
+    share[run == HELPER] = 0.0
+    rows = np.flatnonzero(run >= 0)
+    if len(rows):
+        key = step[rows].astype(np.int64) * (int(run.max()) + 1) + run[rows]
+        of = np.unique(key, return_inverse=True)[1].reshape(-1)
+        time = np.maximum(duration[order[rows]], 1).astype(np.float64)
+        share[rows] = time / np.bincount(of, time)[of]
     return share
