@@ -33,6 +33,8 @@ def model_line(analysis: Analysis) -> str:
         ]
         if not analysis.summary.get("step_count"):
             parts = ["not known"]
+        if (analysis.trust.get("gpu_time_by_work_source") or {}).get("name"):
+            parts.append("GEMM work bounded by tiles and grids")
     engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
     return ", ".join([*parts, f"engine {engine}"] if engine else parts)
 

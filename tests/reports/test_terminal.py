@@ -211,6 +211,13 @@ def test_model(pages, model, text):
     assert model_line(replace(analysis, model=model)).startswith(text)
 
 
+def test_a_model_that_is_not_known_says_where_gemm_work_comes_from(pages):
+    analysis, _ = pages("serving_run")
+    trust = {**analysis.trust, "gpu_time_by_work_source": {"name": 0.8, "unknown": 0.2}}
+    line = model_line(replace(analysis, model={"name": None}, trust=trust))
+    assert line.startswith("not known (give --model), GEMM work bounded by tiles and grids")
+
+
 def test_gates_and_files_close_the_screen(screen, pages, tmp_path):
     analysis, _ = pages("serving_run")
     gate = evaluate(parse_gate("summary.stall_count < 1"), {"summary": {"stall_count": 6}})
