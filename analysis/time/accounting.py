@@ -16,6 +16,7 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from ..result import IDLE, IDLE_CAUSES, PHASES
+from ..stretches import stretches
 from .group_steps import split_groups
 from .idle import IdleContext, IdleIntervals, find_idle
 from .intervals import Intervals, merge, union, union_length_by_key
@@ -90,15 +91,21 @@ class TimeResult:
 
     def longest_idle(self, count: int = 100) -> pl.DataFrame:
         """The ``count`` longest idle intervals in time order (IDLE schema): what the JSON lists."""
-        lengths = [line.idle.intervals.lengths for line in self.timelines.values() if line.idle is not None]
-        leading = [pl.Series(ns).top_k(count) for ns in lengths]
-        shortest = pl.concat(leading).top_k(count).min() if leading else None
-        if not isinstance(shortest, int):
-            return pl.DataFrame(schema=IDLE)
-        idle = self._idle_of_at_least(shortest)
+        idle = self._idle_of_at_least(self._length_of_longest(count))
         length = pl.col("end_ns") - pl.col("start_ns")
         longest = idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
         return longest.sort("start_ns", "device_index").select(list(IDLE))
+
+    def _length_of_longest(self, count: int) -> int:
+        """Length of the ``count``-th longest idle interval, ns; 0 where there are fewer."""
+        longest = np.zeros(count, dtype=np.int64)
+        for line in self.timelines.values():
+            if line.idle is not None:
+                for some in stretches(len(line.idle.intervals)):
+                    own = line.idle.intervals.ends[some] - line.idle.intervals.starts[some]
+                    own = own[own > longest[0]]
+                    longest = np.sort(np.concatenate([longest, own]))[-count:]
+        return int(longest[0])
 
     def _idle_of_at_least(self, shortest_ns: int) -> pl.DataFrame:
         causes = pl.Series(IDLE_CAUSES.categories, dtype=IDLE_CAUSES)

@@ -113,7 +113,7 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
         bubble_ns += int((bubbles.end_ns - bubbles.start_ns).sum())
         count += len(late)
         decode_ns += windows.total_ns
-        own = union(bubbles.start_ns, bubbles.end_ns)
+        own = Intervals(bubbles.start_ns, bubbles.end_ns)  # as idle intervals they are apart and in order
         per_step.append(own.measure_within(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / 1e6)
     scale = max(devices, 1) * 1e6
     return {
@@ -182,9 +182,10 @@ def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
         ("kernel_launch", launches, pl.col("kind") == "kernel"),
         ("copies", api_calls, (pl.col("kind") == "copy") | (pl.col("kind") == "memset")),
     )
-    for thread in np.unique(bubbles.thread).tolist():
-        mine = bubbles.thread == thread
-        rest = union(bubbles.start_ns[mine], bubbles.end_ns[mine])
+    threads = np.unique(bubbles.thread).tolist()
+    for thread in threads:
+        mine = bubbles.thread == thread if len(threads) > 1 else slice(None)
+        rest = Intervals(bubbles.start_ns[mine], bubbles.end_ns[mine])
         low, high = int(rest.starts[0]), int(rest.ends[-1])
         busy: list[tuple[str, Intervals]] = []
         for name, frame, chosen in calls:

@@ -14,6 +14,7 @@ from ...ingest.trace import Trace
 from ..models import BYTES_PER_ELEMENT
 from ..phases import PhaseResult
 from ..result import WORK_SOURCES
+from ..stretches import stretches
 from .choice import ModelChoice
 from .kv import KvLengths
 from .layer_orders import LATENT, LATENT_DIRECT, OP_CODE, ORDINARY, PLACE_CODE, PLACES
@@ -22,7 +23,6 @@ from .name_columns import DTYPES, MATRIX_OPS, NameColumns, name_columns, place_d
 from .places import Places, identify_places, is_place
 from .recorded import RecordedShapes, recorded_shapes
 from .step_work import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, with_tokens_of_names, work_table
-from .stretches import stretches
 
 if TYPE_CHECKING:
     from .tile_bounds import TileBounds

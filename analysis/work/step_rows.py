@@ -10,10 +10,10 @@ import numpy.typing as npt
 import polars as pl
 
 from ..phases import PhaseResult
+from ..stretches import stretches
 from . import ratios
 from .assign import NAME, KernelWork
 from .places import is_place
-from .stretches import stretches
 from .tables import boost_pct
 from .whole_steps import WholeSteps
 

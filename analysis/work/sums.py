@@ -54,8 +54,8 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     # usually the window holds every kernel: then the columns themselves serve, not copies of them
     chosen: slice | Ints = slice(None) if len(inside) == kernels.height else inside
 
-    def codes(column: str) -> Ints:
-        return kernels[column].to_physical().to_numpy()[chosen].astype(np.int64)
+    def codes(column: str) -> npt.NDArray[Any]:
+        return kernels[column].to_physical().to_numpy()[chosen]
 
     wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
     present, group, count = _dense(wide)
@@ -109,7 +109,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
     columns |= _bounded(work, countable(phases.steps), inside, group, n)
-    step = work.step[chosen].astype(np.int64)
+    step = work.step[chosen]
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns["whole_n"] = number(np.append(whole, False)[step])  # -1, outside every step, picks the last
     seen = np.zeros((n, phases.steps.height + 1), np.bool_)
@@ -117,14 +117,14 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     order = np.argsort(_small(group), kind="stable")
     ends = np.cumsum(count)
     first = order[ends - count]
-    rows = np.split(inside[order], ends[:-1]) if n else []
+    rows = np.split(order if isinstance(chosen, slice) else inside[order], ends[:-1]) if n else []
     return GroupSums(
         name=present // len(_PHASES),
-        op=codes("op_class")[first] if n else np.zeros(0, np.int64),
+        op=codes("op_class")[first].astype(np.int64),
         phase=present % len(_PHASES),
         columns=columns,
         by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
-        by_source=_split(group, work.source[chosen].astype(np.int64), ms, n, len(_SOURCES)),
+        by_source=_split(group, work.source[chosen], ms, n, len(_SOURCES)),
         in_step=seen[:, :-1],
         whole=whole,
         rows=rows,
@@ -168,7 +168,7 @@ def _small(group: Ints) -> npt.NDArray[Any]:
     return group.astype(np.uint16) if group.max(initial=0) < 2**16 else group
 
 
-def _split(group: Ints, kind: Ints, ms: Floats, groups: int, kinds: int) -> Floats:
+def _split(group: Ints, kind: npt.NDArray[Any], ms: Floats, groups: int, kinds: int) -> Floats:
     return np.asarray(np.bincount(group * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
 
 

@@ -239,17 +239,9 @@ def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFram
 
 def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> list[dict[str, Any]]:
     """Blocks, waves, coverage and tail of some launches."""
-    launch = (
-        trace.kernels.select(
-            "device_index",
-            "registers",
-            "shared_memory_bytes",
-            "cluster_size",
-            blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
-            threads=pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z"),
-        )[rows]
-        if rows
-        else trace.kernels.head(0)
+    launch = trace.kernels[rows].with_columns(
+        blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
+        threads=pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z"),
     )
     found: list[dict[str, Any]] = [{} for _ in rows]
     by_device = {ceiling.device_index: ceiling for ceiling in ceilings}
