@@ -104,6 +104,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         phases.window_end_ns,
         opaque_graphs=phases.opaque_graphs,
     )
+    give_back()
     collectives = split_collectives(work.kernels, work.steps, phases.groups, trace.names, trace.devices)
     stalls = find_gaps_and_stalls(work.steps, phases.groups, time, collectives.waits)
     begin("advice")
@@ -127,6 +128,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         mfu_at_most=work.mfu_at_most,
     )
     host = host_side(trace, phases, time)
+    give_back()
     what_if = what_would_help(found, itl_target_ms=options.itl_target_ms)
     workload = classify_workload(found, work, what_if)
     findings = find_findings(found, collectives, host, what_if)

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from ..result import Finding
-from ..time.idle import LAUNCH_BOUND
-from ..time.intervals import EMPTY, Intervals
+from ..stretches import stretches
+from ..time.idle import LAUNCH_BOUND, IdleIntervals
 from .words import duration, percent
 
 if TYPE_CHECKING:
@@ -25,10 +25,14 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     steps = evidence.found.steps.filter(
         pl.col("phase").cast(pl.String).is_in(["prefill", "mixed"]) & ~pl.col("excluded")
     )
-    idle = {d: line.idle.of_cause(LAUNCH_BOUND) for d, line in time.timelines.items() if line.idle is not None}
+    idle = {d: line.idle for d, line in time.timelines.items() if line.idle is not None}
     if time.opaque_graphs or steps.is_empty() or not idle:
         return None
-    waited = sum(_inside(idle.get(own["device_index"][0], EMPTY), own) for own in steps.partition_by("device_index"))
+    waited = sum(
+        _late_inside(idle[own["device_index"][0]], own)
+        for own in steps.partition_by("device_index")
+        if own["device_index"][0] in idle
+    )
     span = int((steps["end_ns"] - steps["start_ns"]).sum())
     ms, span_ms = waited / evidence.device_count / 1e6, span / evidence.device_count / 1e6
     if not span or waited < HOST_PCT / 100 * span or ms < SMALLEST_SHARE_PCT / 100 * time.window_ns / 1e6:
@@ -43,9 +47,14 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     )
 
 
-def _inside(idle: Intervals, steps: pl.DataFrame) -> int:
-    """ns of the idle intervals of one device that lie within its steps; an idle interval never crosses a kernel."""
+def _late_inside(idle: IdleIntervals, steps: pl.DataFrame) -> int:
+    """ns that one device waited for launch calls within its steps; an idle interval never crosses a kernel."""
     ordered = steps.sort("start_ns")
-    step = np.searchsorted(ordered["start_ns"].to_numpy(), idle.starts, side="right") - 1
-    within = (step >= 0) & (idle.ends <= ordered["end_ns"].to_numpy()[np.maximum(step, 0)])
-    return int(idle.lengths[within].sum())
+    starts, ends = ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy()
+    total = 0
+    for some in stretches(len(idle.cause)):
+        begin, end = idle.intervals.starts[some], idle.intervals.ends[some]
+        step = np.searchsorted(starts, begin, side="right") - 1
+        within = (idle.cause[some] == LAUNCH_BOUND) & (step >= 0) & (end <= ends[np.maximum(step, 0)])
+        total += int((end - begin)[within].sum())
+    return total

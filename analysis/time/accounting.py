@@ -85,8 +85,7 @@ class TimeResult:
 
     @property
     def idle(self) -> pl.DataFrame:
-        """Every idle interval of every device in time order: IDLE and ``host_late_ns``, how much of it passed before
-        the next launch call began. Made anew at each call, as there may be millions."""
+        """Every idle interval of every device in time order (IDLE); made anew at each call, there may be millions."""
         return self._idle_of_at_least(0)
 
     def longest_idle(self, count: int = 100) -> pl.DataFrame:
@@ -94,7 +93,7 @@ class TimeResult:
         idle = self._idle_of_at_least(self._length_of_longest(count))
         length = pl.col("end_ns") - pl.col("start_ns")
         longest = idle.sort(length, "start_ns", "device_index", descending=[True, False, False]).head(count)
-        return longest.sort("start_ns", "device_index").select(list(IDLE))
+        return longest.sort("start_ns", "device_index")
 
     def _length_of_longest(self, count: int) -> int:
         """Length of the ``count``-th longest idle interval, ns; 0 where there are fewer."""
@@ -119,16 +118,14 @@ class TimeResult:
                 "start_ns": idle.intervals.starts[rows],
                 "end_ns": idle.intervals.ends[rows],
                 "cause": causes.gather(idle.cause[rows].astype(np.uint32)),
-                "host_late_ns": idle.host_late_ns[rows],
             }
             place = {"device": device.device, "device_index": device.device_index}
             frames.append(
                 pl.DataFrame(columns).with_columns(pl.lit(at, pl.Int32).alias(name) for name, at in place.items())
             )
-        schema = {**IDLE, "host_late_ns": pl.Int64}
         if not frames:
-            return pl.DataFrame(schema=schema)
-        return pl.concat(frames).select(list(schema)).sort("start_ns", "device_index")
+            return pl.DataFrame(schema=IDLE)
+        return pl.concat(frames).select(list(IDLE)).sort("start_ns", "device_index")
 
 
 def account_time(

@@ -39,7 +39,7 @@ Codes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class IdleIntervals:
-    """Idle intervals of one device with their cause (code in IDLE_CAUSES) and the host's share of each, ns.
+    """Idle intervals of one device with their cause (code in IDLE_CAUSES).
 
     ``late`` marks those that ended with a launch call the host made only after the device had gone idle, ``thread`` is
     the thread of that call (-1 = no launch call recorded).
@@ -47,7 +47,6 @@ class IdleIntervals:
 
     intervals: Intervals
     cause: Codes
-    host_late_ns: Times
     late: npt.NDArray[np.bool_]
     thread: Times
 
@@ -124,7 +123,6 @@ def find_idle(
     begin, end = free.starts, free.ends
     call = _next_calls(context, trace, kernels, device_index, end)
     late = call.known & (call.end_ns > begin)
-    host_late = np.where(late, np.clip(call.start_ns - begin, 0, free.lengths), 0)
     cause = np.full(len(free), UNKNOWN, dtype=np.uint8)
     short = free.lengths <= DISPATCH_NS
     cause[call.known & ~late & short] = LAUNCH_BOUND
@@ -146,7 +144,7 @@ def find_idle(
     sure[waits] = ~call.known[waits] | late[waits]
     cause[unserved[~sure[unserved]]] = BETWEEN_REQUESTS
     thread = np.where(call.known, call.thread, -1)
-    return IdleIntervals(free, cause, host_late, late, thread)
+    return IdleIntervals(free, cause, late, thread)
 
 
 def _mates_are_busy(idle: Intervals, others: list[Intervals]) -> npt.NDArray[np.bool_]:

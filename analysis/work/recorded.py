@@ -16,6 +16,7 @@ import polars as pl
 from ...ingest.trace import Trace
 
 Ints = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.int32]
 
 # Operator -> how its first sizes read. Dimensions are named in the order they are written.
 _PAIR = r"\[(?<m>\d+), (?<k>\d+)\], \[\d+, (?<n>\d+)\]"
@@ -35,10 +36,10 @@ _OPERATORS: tuple[tuple[str, str], ...] = (
 class RecordedShapes:
     """M, N, K and batch of each kernel's GEMM; 0 where the capture does not record it."""
 
-    rows: Ints
-    outputs: Ints
-    inputs: Ints
-    batch: Ints
+    rows: Sizes
+    outputs: Sizes
+    inputs: Sizes
+    batch: Sizes
 
     @property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -71,7 +72,7 @@ def recorded_shapes(trace: Trace, launch: Ints, gemm: npt.NDArray[np.bool_]) -> 
         return None
     ranges = trace.ranges.filter((pl.col("thread") >= 0) & (pl.col("end_ns") > pl.col("start_ns")))
     ranges = ranges.join(shapes, on="text_id").sort("thread", "start_ns")
-    result = RecordedShapes(*(np.zeros(len(launch), np.int64) for _ in range(4)))
+    result = RecordedShapes(*(np.zeros(len(launch), np.int32) for _ in range(4)))
     rows = np.flatnonzero(gemm & (launch >= 0))
     calls = trace.launches[launch[rows]]
     alone = (calls["kind"] == "kernel").to_numpy()  # a graph's kernels were not launched by the range's operator

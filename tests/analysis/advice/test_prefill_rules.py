@@ -22,7 +22,7 @@ def evidence(cause="launch_bound", idle_ms=30, phase="prefill", opaque=False):
     begins, ends = [5, 50, 110], [5 + idle_ms, 100, 110 + idle_ms]  # the one in the middle lies between the steps
     spans = Intervals(np.array(begins) * MS, np.array(ends) * MS)
     three = np.zeros(3, np.int64)
-    idle = IdleIntervals(spans, np.full(3, CAUSES.index(cause), np.uint8), three, three > 0, three)
+    idle = IdleIntervals(spans, np.full(3, CAUSES.index(cause), np.uint8), three > 0, three)
     time = SimpleNamespace(opaque_graphs=opaque, timelines={0: SimpleNamespace(idle=idle)}, window_ns=150 * MS)
     frame = lambda rows, schema: pl.DataFrame([dict.fromkeys(schema) | r for r in rows], schema=dict(schema))  # noqa: E731
     return SimpleNamespace(found=SimpleNamespace(time=time, steps=frame(steps, STEPS)), device_count=1)
