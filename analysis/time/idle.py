@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from ..result import IDLE_CAUSES
+from ..stretches import stretches
 from .group_steps import GroupSteps, chain_decode_steps
 from .intervals import Intervals, Times, merge
 
@@ -121,17 +122,22 @@ def find_idle(
 ) -> IdleIntervals:
     """Give each interval of ``free`` (what the device neither computed nor copied in) its cause."""
     begin, end = free.starts, free.ends
-    call = _next_calls(context, trace, kernels, device_index, end)
-    late = call.known & (call.end_ns > begin)
+    operations = _operations(context, trace, kernels, device_index)
+    blocking = {mine["thread"][0]: mine["end_ns"].to_numpy() for mine in context.blocking.partition_by("thread")}
     cause = np.full(len(free), UNKNOWN, dtype=np.uint8)
-    short = free.lengths <= DISPATCH_NS
-    cause[call.known & ~late & short] = LAUNCH_BOUND
-    cause[late] = LAUNCH_BOUND
-    rows = np.flatnonzero(late)
-    cause[rows[_last_blocking_end(context, call, rows) > begin[rows]]] = HOST_SYNC
+    known, late, short = (np.zeros(len(free), dtype=bool) for _ in range(3))
+    thread = np.full(len(free), -1, dtype=np.int64)
+    for some in stretches(len(free)):  # nothing but the answers is kept of millions of calls
+        call = _next_calls(operations, end[some])
+        known[some], short[some] = call.known, end[some] - begin[some] <= DISPATCH_NS
+        late[some] = call.known & (call.end_ns > begin[some])
+        thread[some] = np.where(call.known, call.thread, -1)
+        cause[some][late[some] | (call.known & short[some])] = LAUNCH_BOUND
+        rows = np.flatnonzero(late[some])
+        cause[some][rows[_last_blocking_end(blocking, call, rows) > begin[some][rows]]] = HOST_SYNC
     # A queued operation waited for the other ranks. In a pipeline the host of a stage blocks on the stage before it;
     # without launches, busy ranks are all there is.
-    may_wait = ~call.known | (~late & ~short)
+    may_wait = ~known | (~late & ~short)
     if device_index in context.pipeline:
         may_wait |= cause == HOST_SYNC
     rows = np.flatnonzero(may_wait)
@@ -141,9 +147,8 @@ def find_idle(
     long = np.flatnonzero(free.lengths >= BETWEEN_REQUESTS_NS)
     unserved = long[_between_requests(context.steps.get(device_index), begin[long], end[long])]
     sure = np.zeros(len(free), dtype=bool)
-    sure[waits] = ~call.known[waits] | late[waits]
+    sure[waits] = ~known[waits] | late[waits]
     cause[unserved[~sure[unserved]]] = BETWEEN_REQUESTS
-    thread = np.where(call.known, call.thread, -1)
     return IdleIntervals(free, cause, late, thread)
 
 
@@ -163,30 +168,34 @@ class _Calls:
     thread: Times
 
 
-def _next_calls(
-    context: IdleContext, trace: Trace, kernels: KernelColumns | None, device_index: int, end: Times
-) -> _Calls:
-    """The operation starting exactly where an interval ends: a kernel, else a whole graph, else a copy."""
-    known = np.zeros(len(end), dtype=bool)
-    start_ns, end_ns, thread = (np.zeros(len(end), dtype=np.int64) for _ in range(3))
+@dataclass(frozen=True)
+class _Operations:
+    """Kernels, whole graphs or copies of a device in time order, and the rows of their launch calls (-1 = none)."""
+
+    start_ns: Times
+    launch: npt.NDArray[np.signedinteger[Any]]
+    call_start_ns: Times
+    call_end_ns: Times
+    call_thread: Times
+
+
+def _operations(
+    context: IdleContext, trace: Trace, kernels: KernelColumns | None, device_index: int
+) -> list[_Operations]:
+    """Kernels, then whole graphs, then copies: what an interval may end with, in this order."""
+    found = []
     if kernels is not None and len(kernels.start_ns) and len(context.launch_start_ns):
-        row = np.minimum(np.searchsorted(kernels.start_ns, end), len(kernels.start_ns) - 1)
-        launch = np.where(kernels.start_ns[row] == end, kernels.launch[row], -1)
-        known = launch >= 0
-        del row  # as long as the idle intervals, of which there may be millions
-        start_ns = context.launch_start_ns[launch]
-        end_ns = context.launch_end_ns[launch]
-        thread = context.launch_thread[launch]
-        del launch
-    for operations, calls in ((trace.graph_launches, trace.launches), (trace.copies, trace.api_calls)):
+        calls = (context.launch_start_ns, context.launch_end_ns, context.launch_thread)
+        found.append(_Operations(kernels.start_ns, kernels.launch, *calls))
+    for operations, frame in ((trace.graph_launches, trace.launches), (trace.copies, trace.api_calls)):
         mine = operations.filter(pl.col("device_index") == device_index)
-        if mine.is_empty() or calls.is_empty() or known.all():
+        if mine.is_empty() or frame.is_empty():
             continue
         columns = ["process", "correlation_id"]
         called = (
             mine.select("start_ns", *columns)
             .join(
-                calls.select(
+                frame.select(
                     *columns, pl.col("start_ns").alias("call_start"), pl.col("end_ns").alias("call_end"), "thread"
                 ).unique(subset=columns, keep="first", maintain_order=True),
                 on=columns,
@@ -194,15 +203,24 @@ def _next_calls(
             )
             .sort("start_ns", "call_start")
         )
-        if called.is_empty():
-            continue
-        starts = called["start_ns"].to_numpy()
-        row = np.minimum(np.searchsorted(starts, end), len(starts) - 1)
-        found = ~known & (starts[row] == end)
-        start_ns = np.where(found, called["call_start"].to_numpy()[row], start_ns)
-        end_ns = np.where(found, called["call_end"].to_numpy()[row], end_ns)
-        thread = np.where(found, called["thread"].to_numpy()[row], thread)
-        known |= found
+        if called.height:
+            times = (called[name].to_numpy() for name in ("call_start", "call_end", "thread"))
+            found.append(_Operations(called["start_ns"].to_numpy(), np.arange(called.height), *times))
+    return found
+
+
+def _next_calls(operations: list[_Operations], end: Times) -> _Calls:
+    """The call of the operation that starts exactly where each interval ends."""
+    known = np.zeros(len(end), dtype=bool)
+    start_ns, end_ns, thread = (np.zeros(len(end), dtype=np.int64) for _ in range(3))
+    for each in operations:
+        open_yet = np.flatnonzero(~known)
+        row = np.minimum(np.searchsorted(each.start_ns, end[open_yet]), len(each.start_ns) - 1)
+        launch = np.where(each.start_ns[row] == end[open_yet], each.launch[row], -1)
+        at, launch = open_yet[launch >= 0], launch[launch >= 0]
+        start_ns[at], end_ns[at] = each.call_start_ns[launch], each.call_end_ns[launch]
+        thread[at] = each.call_thread[launch]
+        known[at] = True
     return _Calls(known, start_ns, end_ns, thread)
 
 
@@ -222,13 +240,12 @@ def _blocking_calls(trace: Trace) -> pl.DataFrame:
     return pl.concat([syncs, waited]).sort("thread", "end_ns")
 
 
-def _last_blocking_end(context: IdleContext, call: _Calls, rows: npt.NDArray[np.int64]) -> Times:
+def _last_blocking_end(blocking: Mapping[int, Times], call: _Calls, rows: npt.NDArray[np.int64]) -> Times:
     """For the calls in ``rows``: end of the last blocking call on their thread before them; the least int64 if none."""
     result = np.full(len(rows), np.iinfo(np.int64).min, dtype=np.int64)
     thread, begin = call.thread[rows], call.start_ns[rows]
-    for mine in context.blocking.partition_by("thread"):
-        ends = mine["end_ns"].to_numpy()
-        own = np.flatnonzero(thread == mine["thread"][0])
+    for number, ends in blocking.items():
+        own = np.flatnonzero(thread == number)
         last = np.searchsorted(ends, begin[own], side="right") - 1
         result[own] = np.where(last >= 0, ends[np.maximum(last, 0)], result[own])
     return result
