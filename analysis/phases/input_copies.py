@@ -15,7 +15,6 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from .columns import Columns, Ints
-from .decide import LARGEST_PADDING
 from .graphs import Replays
 from .tokens import geometry_rules
 
@@ -108,18 +107,18 @@ def possible_counts(steps: pl.DataFrame) -> pl.DataFrame:
     """Steps in graphs of known size with the counts they may hold: more than ``above``, at most ``most``.
 
     A batch that fits a smaller graph replays that one: of those seen in the capture, and of those not seen, because
-    captured sizes at first double and then grow by ``LARGEST_PADDING`` at most.
+    captured sizes double at most. Half the graph or less is no count either way: what engines copy beside the tokens is
+    an entry a request, and a request that verifies drafts has two tokens or more.
     """
     inside = steps.filter(pl.col("graph_id").is_not_null() & pl.col("launched").is_not_null())
     seen = inside.select("lane", "full_graph", "launched").unique().sort("lane", "full_graph", "launched")
     seen = seen.with_columns(smaller=pl.col("launched").shift(1).over("lane", "full_graph").fill_null(0))
-    least = (pl.col("launched") - LARGEST_PADDING + 1) // 2
     joined = inside.select("number", "lane", "full_graph", "launched").join(
         seen, on=["lane", "full_graph", "launched"], how="left"
     )
     return joined.select(
         pl.col("number").cast(pl.Int64),
         "lane",
-        pl.max_horizontal("smaller", least - 1).alias("above"),
+        pl.max_horizontal("smaller", pl.col("launched") // 2).alias("above"),
         pl.col("launched").alias("most"),
     )

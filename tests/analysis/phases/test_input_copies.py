@@ -62,8 +62,8 @@ def test_a_batch_that_fits_a_smaller_graph_would_have_replayed_that():
         }
     )
     found = possible_counts(steps).sort("number")
-    # 400 was replayed on lane 0; else captured sizes double and grow by 16: 416 <= 2 x 200 + 16, 400 <= 2 x 192 + 16
-    assert found.select("number", "above", "most").rows() == [(0, 400, 416), (1, 191, 400), (2, 0, 8), (4, 199, 416)]
+    # 400 was replayed on lane 0; else captured sizes double at most
+    assert found.select("number", "above", "most").rows() == [(0, 400, 416), (1, 200, 400), (2, 4, 8), (4, 208, 416)]
 
 
 # -- a miniature engine -----------------------------------------------------------------------------------------------
@@ -109,6 +109,22 @@ def test_without_copies_only_the_size_is_known(mini):
 )
 def test_what_does_not_tell_leaves_the_count_unknown(mini, copies, engine):
     assert decoding(mini, copies, engine)["decode_requests"].null_count() == 8
+
+
+@pytest.mark.parametrize(
+    ("copies", "engine", "found"),
+    [
+        # 7 requests verify a draft each, 14 tokens: ids, positions and slots, then request rows and lengths
+        ([("d2d", 112)] * 3 + [("d2d", 56)] * 2, "sglang", 14),
+        # the tokens are written by a kernel; only the requests' rows and lengths are copied
+        ([("d2d", 56)] * 2, "sglang", None),
+        # 4 bytes for 14 ids and for 7 lengths are 8 and 4 bytes for 7
+        ([("h2d", 56), ("h2d", 28)], "vllm", None),
+        ([("h2d", 112), ("h2d", 56), ("h2d", 28)], "vllm", 14),
+    ],
+)
+def test_requests_that_verify_drafts_are_not_their_tokens(mini, copies, engine, found):
+    assert decoding(mini, copies, engine)["decode_tokens"].to_list() == [found] * 8
 
 
 def test_buffers_that_are_always_copied_whole_count_nothing(mini):
