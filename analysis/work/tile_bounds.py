@@ -27,9 +27,10 @@ from .tile_grids import DENSE, Widths, common, outputs_of_places, plain_names, t
 Floats = npt.NDArray[np.float64]
 
 CLOSE = 0.05  # of N K: no more than the ceilings are uncertain by (MBU counts up to 105% as within calibration)
-MOST_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of qkv
-MOST_IN_Q = 2  # q and an output gate
+MOST_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of them
 UNPLACED = 0.05  # share of GEMMs without a place beyond which the layers are of another build
+UNEVEN = 0.1  # share of layers that may lack one of their GEMMs: a capture's edges and lost kernels
+EVERY_LAYER = (("qkv", "q"), ("o",), ("gate_up", "gate"), ("down",))  # what each layer has once
 READS_HIDDEN = ("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "lm_head")
 
 
@@ -106,11 +107,16 @@ def _require_plain_layers(
     if (used & (work.names.op == OP_CODE["moe_gemm"])).any():
         raise Contradiction("layers with experts are no plain chain")
     texts = facts["library"].fill_null("") + " " + facts["short_name"].fill_null("")
-    if (used & texts.str.contains("(?i)mla").to_numpy()).any():
-        raise Contradiction("attention is latent")
+    for rule in tile_rules("no_chain"):
+        if (used & texts.str.contains(rule["regex"]).to_numpy()).any():
+            raise Contradiction(rule["says"])
     gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(countable, False)[work.step]
-    if np.count_nonzero(gemm & (work.place == 0)) > UNPLACED * np.count_nonzero(gemm):
+    times = np.bincount(work.place[gemm], minlength=len(PLACES))
+    if times[0] > UNPLACED * times.sum():
         raise Contradiction("its layers hold GEMMs of no known place")
+    layers = [sum(int(times[PLACE_CODE[place]]) for place in places) for places in EVERY_LAYER]
+    if min(layers) < (1.0 - UNEVEN) * max(layers):
+        raise Contradiction("not every layer has the GEMMs of a plain one")
 
 
 @dataclass(frozen=True)
@@ -243,8 +249,8 @@ class Chain:
             if fits:
                 own = union((query, query) for query, _ in fits)
                 return (union((both, both) for _, both in fits) if qkv else None), own
-        wide, share = (queries, MOST_IN_Q) if queries else (qkv, MOST_IN_QKV)
-        return qkv, ((-(-wide[0][0] // share), wide[-1][1]),) if wide else None
+        wide = queries or qkv  # q may be qkv, where another GEMM beside it was read as kv
+        return qkv, ((-(-wide[0][0] // MOST_IN_QKV), wide[-1][1]),) if wide else None
 
     def bounds(self, head: Widths | None) -> TileBounds:
         """Bounds of all matrices whose outputs and inputs are known."""

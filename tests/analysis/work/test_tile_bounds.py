@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trace_analyze.analysis.classify import classify_names
 from trace_analyze.analysis.result import Options
-from trace_analyze.analysis.work import choice, stages
+from trace_analyze.analysis.work import choice, stages, tile_bounds
 from trace_analyze.analysis.work.assign import KernelWork, countable
 from trace_analyze.analysis.work.layer_orders import PLACE_CODE
 from trace_analyze.analysis.work.tile_bounds import Bounds, Chain, Contradiction, Heads, roundest, rows_of
@@ -148,6 +149,21 @@ class TestChain:
             Chain({**WIDTHS, **changed}, heads, gated=True)
 
 
+@pytest.mark.parametrize(
+    ("name", "gated"),
+    [
+        ("triton_poi_fused_mul_silu_slice_1", [True]),
+        ("triton_poi_fused_gelu_mul_slice_3", [True]),
+        ("triton_poi_fused__to_copy_gelu_mul_split_2", [True]),
+        # GELU without a gate, times the scale of the 8-bit output: the MLP is as wide as its first GEMM
+        ("triton_poi_fused__to_copy_clamp_gelu_mul_reciprocal_0", []),
+        ("triton_poi_fused_gelu_0", []),
+    ],
+)
+def test_a_product_behind_gelu_is_a_gate_only_where_halves_are_named(name, gated):
+    assert [rule["gated"] for rule in tile_rules("mlp") if pl.Series([name]).str.contains(rule["regex"])[0]] == gated
+
+
 @pytest.mark.parametrize("section", ["block_per_tile", "heads", "mlp"])
 def test_rules_match_their_examples_and_no_persistent_kernel(section):
     rules = tile_rules(section)
@@ -159,6 +175,27 @@ def test_rules_match_their_examples_and_no_persistent_kernel(section):
         assert not pl.Series(["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x256x64_x"]).str.contains(
             rule["regex"]
         )[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("_lora_expand_kernel", "LoRA"),
+        ("_sgemm_lora_a_kernel", "LoRA"),
+        ("_sgmv_expand_slice_kernel", "LoRA"),
+        ("chunk_gated_delta_rule_fwd_kernel_h_blockdim64", "linear attention"),
+        ("_chunk_scan_fwd_kernel", "linear attention"),
+        ("void flash::flash_fwd_splitkv_mla_kernel<Flash_fwd_kernel_traits_mla<576, 64, 64, 8>>", "latent"),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", None),
+        ("void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>", None),
+    ],
+)
+def test_kernels_of_layers_that_are_another_chain(name, said):
+    facts = classify_names(pl.DataFrame({"name_id": [0], "name": [name]}, schema={"name_id": pl.UInt32, "name": str}))
+    text = pl.Series([f"{facts['library'][0] or ''} {facts['short_name'][0] or ''}"])
+    found = [rule["says"] for rule in tile_rules("no_chain") if text.str.contains(rule["regex"])[0]]
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
 
 
 @pytest.fixture
@@ -264,6 +301,18 @@ def test_persistent_kernels_experts_and_latent_attention_stay_unknown(prepared, 
     work = assigned(silent(prepared(name)))
     assert work.bounds is None or not work.bounds.close().any()
     assert not (work.source == stages.tile_bounds.NAME).any()
+
+
+def test_a_gemm_that_stands_elsewhere_in_the_layer_leaves_all_unknown(prepared):
+    """Attention and MLP side by side, gate and up launched before attention: `o` then stands where they did."""
+    run = prepared("vllm-unlisted-2b-a100-eager")
+    work = assigned(run)
+    moved = work.place == PLACE_CODE["o"]
+    assert moved.any()
+    work.place[moved] = PLACE_CODE["gate_up"]
+    bounds = tile_bounds.bound_by_tiles(run.trace, run.phases, run.facts, work, countable(run.phases.steps))
+    assert not bounds.outputs
+    assert "not every layer" in bounds.notes[0]
 
 
 def test_lengths_that_are_known_do_not_make_unknown_attention_whole(prepared, nobody):
