@@ -84,8 +84,8 @@ def _padded_only(steps: pl.DataFrame, time_column: str) -> str:
     ideal = (steps["at_most"] * steps["busy_ns"]).to_numpy().sum()
     bound = percent(float(ideal / steps[time_column].to_numpy().sum()))
     return (
-        f"the tokens of {count(steps.height, 'step')} in padded graphs are not known: their GEMMs reach at most {bound}, "
-        "counted with the padded size"
+        f"the tokens of {count(steps.height, 'step')} in padded graphs are not known: GEMMs alone make an MFU of at most "
+        f"{bound} over these steps, counted with the padded size"
     )
 
 

@@ -27,6 +27,7 @@ LATENCY_MBU_PCT = 30.0
 WORTH_PCT = 3.0  # a technique that shortens the step by less does not help here
 FOUR_BIT_RATIOS = (3.5, 3.9)  # bytes of 16-bit weights over 4-bit ones with group scales
 SPECULATIVE_WIDTH, ACCEPTANCE = 4, 0.8
+NO_BATCH = "batch or ridge not known"
 GEMMS = ("gemm", "gemm_reduce", "moe_gemm")
 ATTENTION = ("attention", "attention_combine")
 
@@ -49,15 +50,24 @@ class Worked(Protocol):
 
 @dataclass(frozen=True)
 class _DecodeStep:
-    """The median pure decode step of one device: its time by op class, its bytes and FLOPs (None = unknown)."""
+    """The median pure decode step of one device: its time by op class, its bytes and FLOPs (None = unknown).
+
+    ``requests`` are at most ``rows``, the tokens its kernels were launched for (padding of graphs included).
+    """
 
     ms: float
     requests: float | None
+    rows: float | None
     op_ms: Mapping[str, float]
     flop: float | None
     weights: float | None
     kv: float | None
     activations: float | None
+
+    @property
+    def at_most(self) -> float | None:
+        """Requests, where they are known; else no fewer than they are."""
+        return self.rows if self.requests is None else self.requests
 
     @property
     def bytes(self) -> float | None:
@@ -83,7 +93,7 @@ def classify_workload(found: SummaryInput, work: Worked, what_if: Mapping[str, A
     result |= {
         "decode_batch_p50": batch,
         "ridge_batch": ridge,
-        "batch_regime": _regime(batch, ridge),
+        "batch_regime": None if step is None else _regime(step, ridge),
         "bound_by": None if step is None else _bound_by(found, step),
     }
     if ridge is None:
@@ -123,11 +133,15 @@ def _heavy(prefill_share_pct: float) -> str:
     return "decode-heavy" if prefill_share_pct <= 100 - HEAVY_PCT else "balanced"
 
 
-def _regime(batch: float | None, ridge: float | None) -> str | None:
+def _regime(step: _DecodeStep, ridge: float | None) -> str | None:
+    batch = step.at_most
     if batch is None or ridge is None:
         return None
     if batch < ridge:
-        return f"below the ridge: {significant(batch)} of {significant(ridge)} requests, decode GEMMs read weights"
+        bound = "at most " if step.requests is None else ""
+        return f"below the ridge: {bound}{significant(batch)} of {significant(ridge)} requests, decode GEMMs read weights"
+    if step.requests is None:
+        return None
     return f"above the ridge: {significant(batch)} of {significant(ridge)} requests, decode GEMMs compute"
 
 
@@ -171,6 +185,7 @@ def _median_decode_step(work: Worked) -> _DecodeStep | None:
     return _DecodeStep(
         ms=span,
         requests=_median(decode, "decode_requests"),
+        rows=_median(decode, "padded_tokens"),
         op_ms=op_ms,
         flop=_median(decode, "flop"),
         weights=_median(decode, "bytes_weights"),
@@ -180,10 +195,11 @@ def _median_decode_step(work: Worked) -> _DecodeStep | None:
 
 
 def _median(frame: pl.DataFrame, column: str) -> float | None:
+    """Of the known steps; None where most steps do not know theirs, as a few would speak for all the others."""
     if column == "span":
         return float(np.median((frame["end_ns"] - frame["start_ns"]).to_numpy())) / 1e6
     values = frame[column].drop_nulls().cast(pl.Float64).to_numpy()
-    return float(np.median(values)) if len(values) else None
+    return float(np.median(values)) if len(values) * 2 >= max(frame.height, 1) else None
 
 
 def _techniques(
@@ -234,6 +250,9 @@ def _fewer_weight_bits(
     gemm = step.time_of(GEMMS)
     ratio = sum(ratios) / 2
     condition = f"decode batch below the ridge batch ({significant(ridge)})" if ridge else "small decode batch"
+    name = "8-bit weights" if bits == 8 else "4-bit weights with group scales"
+    if ridge is not None and step.requests is None and (step.at_most or 0.0) >= ridge:
+        return _row(name, step, None, condition, predicted_step_ms_reason=NO_BATCH)
     above = ridge is not None and step.requests is not None and step.requests >= ridge
     predicted = step.ms if above else step.ms - gemm * (1 - 1 / ratio)
     more: dict[str, Any] = {"why": f"GEMMs take {duration(gemm)} of a {duration(step.ms)} step"}
@@ -241,7 +260,6 @@ def _fewer_weight_bits(
         more["why"] = f"at a batch of {significant(step.requests or 0)} GEMMs wait for compute, not for weights"
     if step.flop and step.bytes and step.weights:
         more["intensity_then"] = step.flop / (step.bytes - step.weights * (1 - 1 / ratio))
-    name = "8-bit weights" if bits == 8 else "4-bit weights with group scales"
     return _row(name, step, predicted, condition, **more)
 
 
@@ -265,11 +283,12 @@ def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | N
     width = SPECULATIVE_WIDTH
     accepted = sum(ACCEPTANCE**k for k in range(width))
     condition = f"batch x {width} below the ridge batch; time per token, taking {percent(100 * ACCEPTANCE)} acceptance"
-    if step.requests is None or ridge is None:
-        return _row("speculative decoding", step, None, condition, predicted_step_ms_reason="batch or ridge not known")
-    if step.requests * width > ridge:
+    batch = step.at_most
+    if batch is None or ridge is None or (step.requests is None and batch * width > ridge):
+        return _row("speculative decoding", step, None, condition, predicted_step_ms_reason=NO_BATCH)
+    if batch * width > ridge:
         why = (
-            f"{significant(step.requests)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
+            f"{significant(batch)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
         )
         return _row("speculative decoding", step, None, condition, helps="no", why=why)
     predicted = {v["verify_width"]: v["step_ms"] for v in what_if.get("verify") or []}

@@ -127,11 +127,14 @@ def _disagreements(kv: float | None, weights: float | None, kv_error_pct: float,
 
 
 def _split(decode: pl.DataFrame) -> dict[str, Any]:
-    """Mean bytes per decode step by kind; KV and activations only over the steps where KV is known."""
+    """Mean bytes per decode step by kind; KV and activations only over the steps where KV is known.
+
+    Null where most of those steps do not know theirs: the few that do ran outside padded graphs, with other batches.
+    """
 
     def mean(column: str, frame: pl.DataFrame) -> float | None:
         known = frame[column].drop_nulls()
-        return float(known.mean()) if len(known) else None  # type: ignore[arg-type]
+        return float(known.mean()) if len(known) * 2 >= max(frame.height, 1) else None  # type: ignore[arg-type]
 
     known = decode.filter(pl.col("bytes_kv").is_not_null())
     return {

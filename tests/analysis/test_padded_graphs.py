@@ -1,7 +1,8 @@
-"""A run whose prompts ran in padded graphs and nothing tells their tokens: what every part of the result says of them."""
+"""Runs whose prompts or requests ran in padded graphs and nothing tells how many: what each part of the result says."""
 
 import math
 
+import polars as pl
 import pytest
 
 import trace_analyze as ta
@@ -26,7 +27,8 @@ def test_summary_quotes_the_padded_work_as_an_upper_bound(result):
     for key in ("prefill_mfu_kernel_pct", "prefill_mfu_wall_pct"):
         assert summary[key] is None
         assert summary["reasons"][key] == (
-            "the tokens of 2 steps in padded graphs are not known: their GEMMs reach at most 62%, counted with the padded size"
+            "the tokens of 2 steps in padded graphs are not known: GEMMs alone make an MFU of at most 62% over these steps, "
+            "counted with the padded size"
         )
     assert summary["prefill_tokens"] is None
     assert "at most 62%" in ratios(summary)[1].why
@@ -74,3 +76,24 @@ def test_reports_show_unknown_and_never_zero(result, tmp_path, capsys):
     assert "only the size its graph was padded to is known" in page
     print_screen(result)
     assert "at most 62%" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.fixture(scope="module")
+def decode_only_padded(tmp_path_factory):
+    """Up to 9 requests in graphs of 2 to 16: only the 3 steps of a single request, of 62, show theirs."""
+    run = simulate(MATRIX["trtllm-llama-8b-a100-unmarked"])
+    return ta.analyze(run.write(tmp_path_factory.mktemp("padded") / "run.sqlite"))
+
+
+def test_a_few_known_steps_do_not_speak_for_the_others(decode_only_padded):
+    result = decode_only_padded
+    known = result.steps.filter(pl.col("phase") == "decode")["decode_requests"].drop_nulls()
+    assert known.to_list() == [1, 1, 1]
+    assert result.summary["decode_batch_p50"] is None
+    workload = result.workload
+    assert workload["decode_batch_p50"] is None
+    # the median graph is one of 8, and the batch no larger
+    assert workload["batch_regime"] == "below the ridge: at most 8 of 153 requests, decode GEMMs read weights"
+    assert not any("intensity_now" in row for row in workload["techniques"])
+    assert result.traffic["bytes_activations_per_step"] is None
+    assert result.traffic["bytes_weights_per_step"] == pytest.approx(15.0e9, rel=0.01)
