@@ -139,7 +139,9 @@ def _regime(step: _DecodeStep, ridge: float | None) -> str | None:
         return None
     if batch < ridge:
         bound = "at most " if step.requests is None else ""
-        return f"below the ridge: {bound}{significant(batch)} of {significant(ridge)} requests, decode GEMMs read weights"
+        return (
+            f"below the ridge: {bound}{significant(batch)} of {significant(ridge)} requests, decode GEMMs read weights"
+        )
     if step.requests is None:
         return None
     return f"above the ridge: {significant(batch)} of {significant(ridge)} requests, decode GEMMs compute"
@@ -287,9 +289,7 @@ def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | N
     if batch is None or ridge is None or (step.requests is None and batch * width > ridge):
         return _row("speculative decoding", step, None, condition, predicted_step_ms_reason=NO_BATCH)
     if batch * width > ridge:
-        why = (
-            f"{significant(batch)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
-        )
+        why = f"{significant(batch)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
         return _row("speculative decoding", step, None, condition, helps="no", why=why)
     predicted = {v["verify_width"]: v["step_ms"] for v in what_if.get("verify") or []}
     verify = predicted.get(width, step.ms)  # below the ridge the weights are read once for all of them

@@ -32,7 +32,7 @@ class PhaseProfile:
     """The steps of one phase: arrays of one length, and ms per step of every op class and kernel."""
 
     duration_ms: Floats
-    tokens: Floats  # prefill + decode tokens
+    tokens: Floats  # prefill + decode tokens; NaN = unknown (padded graphs)
     batch: Floats  # rows the kernels ran for: padded tokens where known, else decode requests; NaN = unknown
     kv_tokens: Floats  # NaN = unknown
     op_classes: Mapping[str, Floats]
@@ -88,14 +88,12 @@ def profile_of(analysis: Analysis) -> Profile:
 def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
     if len(steps) > MOST_STEPS:
         steps = steps[np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int).tolist()]
-    decoded = steps["decode_tokens"].fill_null(0)
-    padded = steps["padded_tokens"] - decoded  # what is known of prompts in padded graphs
-    tokens = steps["prefill_tokens"].fill_null(padded).fill_null(0) + decoded
+    tokens = steps["prefill_tokens"] + steps["decode_tokens"].fill_null(0)
     batch = steps["padded_tokens"].fill_null(steps["decode_requests"])
     kernels = _ms_per_step(analysis, steps)
     return PhaseProfile(
         duration_ms=((steps["end_ns"] - steps["start_ns"]) / 1e6).to_numpy().astype(float),
-        tokens=tokens.to_numpy().astype(float),
+        tokens=tokens.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         batch=batch.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         kv_tokens=steps["kv_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         op_classes=_matrix(kernels, steps, "op_class", MOST_KERNELS),

@@ -1,12 +1,14 @@
 """Runs whose prompts or requests ran in padded graphs and nothing tells how many: what each part of the result says."""
 
 import math
+import sqlite3
 
 import polars as pl
 import pytest
 
 import trace_analyze as ta
 from trace_analyze.analysis.compare.profile import profile_of
+from trace_analyze.analysis.compare.verdict import compare_profiles
 from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.serving import simulate
 from trace_analyze.reports.html import save_html
@@ -52,8 +54,25 @@ def test_what_if_goes_by_the_rows_that_ran(result):
     assert result.workload["by_tokens_reason"]
 
 
-def test_a_comparison_weighs_the_steps_by_the_rows_that_ran(result):
-    assert profile_of(result).phases["prefill"].tokens.tolist() == [2048.0, 2816.0]
+def test_a_profile_holds_the_rows_that_ran_and_no_tokens(result):
+    prefill = profile_of(result).phases["prefill"]
+    assert prefill.batch.tolist() == [2048.0, 2816.0]
+    assert all(math.isnan(tokens) for tokens in prefill.tokens)
+
+
+def test_padded_rows_are_not_compared_with_tokens(tmp_path):
+    """The same run with and without the copies that tell its tokens: nothing became faster."""
+    path = simulate(MATRIX["sglang-qwen3-8b-h100-piecewise-copies"]).write(tmp_path / "told.sqlite")
+    told = profile_of(ta.analyze(path))
+    connection = sqlite3.connect(path)
+    connection.execute("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 8")
+    connection.commit()
+    connection.close()
+    silent = profile_of(ta.analyze(path))
+    assert sum(told.phases["prefill"].tokens) == 1900 + 330 + 2700 + 2048 + 3900
+    for before, after in ((told, silent), (silent, told)):
+        steps = [c for c in compare_profiles(before, after).changes if c.kind == "step" and c.phase == "prefill"]
+        assert [c.difference.change_pct for c in steps] == [pytest.approx(0.0, abs=1e-6)]
 
 
 def test_reports_show_unknown_and_never_zero(result, tmp_path, capsys):
