@@ -255,7 +255,7 @@ def _long_kinds(data: Array, kinds: Array, at: Array) -> tuple[Array, Array, Arr
     values, lengths = _varints(data, at[long] - 1)
     sizes = SIZES.take(kinds)
     kinds, at = kinds.astype(np.int64), at.copy()
-    kinds[long] = values
+    kinds[long] = np.where(values < 0, RESERVED, values)  # of a row too short, whose values were read as types
     sizes[long] = np.maximum(values - 12, 0) // 2
     at[long] += lengths - 1
     return kinds, sizes, at

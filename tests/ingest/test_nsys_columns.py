@@ -182,6 +182,20 @@ def test_a_column_added_to_rows_that_are_already_there(tmp_path: Path, fast, def
     assert read(path) == expected
 
 
+def test_a_null_beside_rows_that_lack_its_column(tmp_path: Path, fast):
+    """Behind the header of a row that lacks the column stands its first value: eight bytes that read as a type below 0."""
+    value = int.from_bytes(b"\xc0" * 8, "big", signed=True)
+    rows = [(value, number, "x") for number in range(40)]
+    path = table_of(tmp_path / "t.sqlite", rows)
+    connection = sqlite3.connect(path)
+    connection.execute("ALTER TABLE events ADD COLUMN absent INTEGER")
+    connection.execute("INSERT INTO events VALUES (40, 40, 'x', NULL)")
+    connection.commit()
+    connection.close()
+    assert read(path) == reference([*rows, (40, 40, "x")])
+    assert not fast()
+
+
 def test_a_system_without_preadv(tmp_path: Path, fast, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delattr(os, "preadv")
     rows = [(number, number, f"t{number % 3}") for number in range(2000)]
