@@ -76,7 +76,7 @@ Gate = Annotated[
     list[str] | None,
     typer.Option("--gate", metavar="EXPR", help="e.g. 'decode_step_ms.p95 < 12'; exit 1 where it fails (repeatable)."),
 ]
-Cache = Annotated[Path | None, typer.Option("--cache", metavar="DIR", help="Keep converted captures here.")]
+Cache = Annotated[Path | None, typer.Option("--cache", metavar="DIR", help="Keep results here for a second look.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour in the terminal.")]
 

@@ -37,6 +37,7 @@ __all__ = [
     "ModelShape",
     "Quantisation",
     "bytes_per_weight",
+    "files_of_model",
     "find_model",
     "fold_name",
     "known_models",
@@ -173,14 +174,27 @@ def _stored_as(shape: ModelShape, endings: Sequence[tuple[str, Ending]]) -> Mode
     )
 
 
+def _config_path(name_or_path: str) -> Path:
+    path = Path(name_or_path).expanduser()
+    return path / "config.json" if path.is_dir() and (path / "config.json").is_file() else path
+
+
+def files_of_model(name_or_path: str) -> list[Path]:
+    """The files that ``load_model`` would read: a config and what may lie beside it; none for a name of the table."""
+    path = _config_path(name_or_path)
+    if not path.is_file():
+        return []
+    from .hf_config import BESIDE
+
+    return [path, *(beside for name in BESIDE if (beside := path.with_name(name)).is_file())]
+
+
 def load_model(name_or_path: str) -> ModelShape:
     """The model a user named with ``--model``: a ``config.json``, a folder that holds one, or a name of the table.
 
     Raises ``UsageError`` with the nearest names when there is none, or with the key that a config lacks.
     """
-    path = Path(name_or_path).expanduser()
-    if path.is_dir() and (path / "config.json").is_file():
-        path = path / "config.json"
+    path = _config_path(name_or_path)
     if path.is_file():
         from .hf_config import read_config
 

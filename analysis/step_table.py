@@ -52,14 +52,14 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
         return pl.when(ratio.null_count() == 0).then((ratio * duration).sum() / duration.sum())
 
     table = (
-        chosen.group_by("name_id", "place", "op_class", "phase")
+        chosen.group_by("name_id", "place", "op_class", "phase", maintain_order=True)  # sums in one order
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             (duration.sum() / 1e3).alias("total_us"),
             *(pl.when(pl.col(c).null_count() == 0).then(pl.col(c).sum()).alias(c) for c in ("flop", "bytes")),
             *(weighted(c).alias(c) for c in ("mfu_pct", "mbu_pct")),
         )
-        .join(names, on="name_id")
+        .join(names, on="name_id", maintain_order="left")
         .with_columns(
             pl.lit(row["index"], dtype=pl.Int32).alias("index"),
             pl.lit(row["device"], dtype=pl.Int32).alias("device"),

@@ -37,11 +37,13 @@ READERS: list[tuple[str, str]] = [
 ]
 
 
-def open_trace(path: str | Path, *, cache: Path | None = None, progress: Progress | None = None) -> Trace:
+def open_trace(
+    path: str | Path, *, cache: Path | None = None, progress: Progress | None = None, content: str | None = None
+) -> Trace:
     """Read the capture at ``path`` into a Trace; the file is never written to and gets no side files.
 
-    ``cache`` is a folder for converted captures (see ``cache.py``); ``progress`` is called with a short sentence
-    whenever a part has been read. Raises ``NotACaptureError`` where nothing could be read as a capture,
+    ``cache`` is a folder for converted captures (see ``cache.py``), ``content`` the fingerprint for it where that is
+    known; ``progress`` is called with a short sentence whenever a part has been read. Raises ``NotACaptureError`` where nothing could be read as a capture,
     ``CannotAnswerError`` where the capture holds no GPU work.
     """
     from .sniff import describe, read_head
@@ -55,13 +57,18 @@ def open_trace(path: str | Path, *, cache: Path | None = None, progress: Progres
                 return _printable(reader.read(path, progress=progress))
             from .cache import through_cache
 
-            return _printable(through_cache(path, cache, partial(reader.read, path, progress=progress)))
+            read = partial(reader.read, path, progress=progress)
+            return _printable(through_cache(path, cache, read, content=content))
     raise describe(path, head, [words for words, _ in READERS])
 
 
+def printable(name: str) -> str:
+    """A file name as it can be written in UTF-8 (a name on disk may be any bytes)."""
+    return name.encode("utf-8", "replace").decode("utf-8")
+
+
 def _printable(trace: Trace) -> Trace:
-    """The trace with a file name that can be written as UTF-8 (a name on disk may be any bytes)."""
-    name = trace.capture.source_name.encode("utf-8", "replace").decode("utf-8")
+    name = printable(trace.capture.source_name)
     if name == trace.capture.source_name:
         return trace
     return replace(trace, capture=replace(trace.capture, source_name=name))

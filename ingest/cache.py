@@ -1,14 +1,14 @@
-"""``--cache DIR``: a second look at a capture is immediate.
+"""``--cache DIR``: a capture is converted and read once.
 
-The frames of a Trace as Parquet under the fingerprint of the capture's content and the tool's version, so that a
-changed file or tool never meets an old entry. Entries appear whole (written beside, then renamed) and hold only what
-the Trace holds: nothing that ingest does not let through. The folder is the user's choice, never beside the input.
+The frames of a Trace as Parquet under the fingerprint of the capture's content and of the code that reads it, so that a
+changed file or tool never meets an old entry. Entries appear whole and hold only what the Trace holds: nothing that
+ingest does not let through. The folder is the user's choice, never beside the input. What the analysis made of the
+Trace is kept beside it (``analysis/store.py``).
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,9 @@ from pathlib import Path
 import msgspec
 import polars as pl
 
-from .errors import UsageError
+from .entries import DamagedEntryError, read_entry, tool_digest, write_entry
 from .fingerprint import fingerprint
 from .trace import FRAMES, CaptureFacts, EvidenceGap, Trace, build_trace
-
-_FACTS = "facts.json"
 
 
 class _Facts(msgspec.Struct):
@@ -28,56 +26,41 @@ class _Facts(msgspec.Struct):
     gaps_in_evidence: tuple[EvidenceGap, ...]
 
 
-def through_cache(path: Path, cache: Path, read: Callable[[], Trace]) -> Trace:
+def through_cache(path: Path, cache: Path, read: Callable[[], Trace], *, content: str | None = None) -> Trace:
     """The Trace of ``path`` from ``cache``, or from ``read()`` and then kept there.
 
-    Raises UsageError when the folder cannot be written; a damaged entry is read anew and replaced.
+    ``content`` is the fingerprint where it is known. Raises UsageError when the folder cannot be written; a damaged
+    entry is read anew and replaced.
     """
-    from .. import __version__
-
-    entry = cache / f"{fingerprint(path)}-{__version__}"
+    entry = trace_entry(cache, content or fingerprint(path))
     cached = _load(entry, path.name or path.resolve().name)
     if cached is not None:
         return cached
     trace = read()
-    _store(trace, entry)
+    frames = {name: frame for name in FRAMES if len(frame := getattr(trace, name))}
+    write_entry(entry, frames, msgspec.json.encode(_Facts(trace.capture, trace.gaps_in_evidence)))
     return trace
 
 
-def _load(entry: Path, source_name: str) -> Trace | None:
-    if not (entry / _FACTS).exists():
+def trace_entry(cache: Path, content: str) -> Path:
+    """Where the Trace of a capture with this fingerprint is kept."""
+    return cache / f"{content}-{_reader()}"
+
+
+@functools.cache
+def _reader() -> str:
+    return tool_digest("ingest")
+
+
+def _load(folder: Path, source_name: str) -> Trace | None:
+    entry = read_entry(folder)
+    if entry is None:
         return None
     try:
-        facts = msgspec.json.decode((entry / _FACTS).read_bytes(), type=_Facts)
-        frames = {
-            name: pl.read_parquet(entry / f"{name}.parquet") for name in FRAMES if (entry / f"{name}.parquet").exists()
-        }
+        facts = msgspec.json.decode(entry.text, type=_Facts)
+        frames: dict[str, pl.DataFrame] = {name: entry.frame(name) for name in FRAMES if name in entry}
         # one content may lie in an archive under several names
         capture = replace(facts.capture, source_name=source_name)
         return build_trace(capture, gaps_in_evidence=facts.gaps_in_evidence, **frames)
-    except (OSError, msgspec.MsgspecError, pl.exceptions.PolarsError, TypeError):
+    except (DamagedEntryError, msgspec.MsgspecError, TypeError):
         return None
-
-
-def _store(trace: Trace, entry: Path) -> None:
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{entry.name}.", dir=entry.parent))
-    except OSError as error:
-        raise UsageError(f"--cache: cannot write {entry.parent}: {error.strerror or error}.") from error
-    try:
-        for name in FRAMES:
-            frame: pl.DataFrame = getattr(trace, name)
-            if len(frame):
-                frame.write_parquet(made / f"{name}.parquet", compression="lz4", statistics=False)
-        facts = _Facts(trace.capture, trace.gaps_in_evidence)
-        (made / _FACTS).write_bytes(msgspec.json.encode(facts))
-        if entry.exists():
-            shutil.rmtree(entry)
-        made.replace(entry)
-    except OSError as error:
-        # another process may have stored the same content first: then there is nothing left to do
-        if not (entry / _FACTS).exists():
-            raise UsageError(f"--cache: cannot write {entry}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from ..analysis.gate import Gate, GateResult, evaluate_all, exit_code, parse_gate
 from ..analysis.result import Analysis, Options
 from ..ingest.errors import CannotAnswerError, UsageError
+from ..ingest.trace import Trace
 from .outputs import render, stdout_format, stem_of, write_output
 from .progress import Progress
 
@@ -64,31 +66,80 @@ def analyse_file(
     cache: Path | None = None,
     progress: Progress | None = None,
     files: Sequence[Path] = (),
+    content: str | None = None,
 ) -> Analysis:
     """Open and analyse one capture with progress; ``files`` of the folder ``capture`` where these are one run.
 
-    Raises TraceAnalyzeErrors.
+    ``content`` is the capture's fingerprint for the cache, where it is known. Raises TraceAnalyzeErrors.
     """
-    from ..analysis import analyze_options
     from ..analysis.memory import give_back
-    from ..ingest import open_trace
-    from ..ingest.ncu_trace import FORMATS as NCU_FORMATS
 
     stage = progress.stage if progress is not None else None
     if stage is not None:
         stage(f"reading {capture.name}")
-    if files:
-        from ..ingest.multi import open_run
-        from ..ingest.run_files import pattern_name
-
-        trace = open_run(files, pattern_name([file.name for file in files]), cache=cache, progress=stage)
-    else:
-        trace = open_trace(capture, cache=cache, progress=stage)
-    if trace.capture.format in NCU_FORMATS:  # the launches of the Trace are those that were measured
-        options = replace(options, ncu=(*options.ncu, capture))
-    analysis = analyze_options(trace, options, progress=stage)
+    look = _Look(capture, options, cache, stage, tuple(files))
+    analysis = look.kept(cache, content) if cache is not None else look.analyse(look.read())
     give_back()
     return analysis
+
+
+@dataclass(frozen=True)
+class _Look:
+    """One capture on the road from file to Analysis."""
+
+    capture: Path
+    options: Options
+    cache: Path | None
+    stage: Callable[[str], None] | None
+    files: tuple[Path, ...]  # of one run, in the folder ``capture``
+
+    def read(self, content: str | None = None) -> Trace:
+        from ..ingest import open_trace
+
+        if not self.files:
+            return open_trace(self.capture, cache=self.cache, progress=self.stage, content=content)
+        from ..ingest.multi import open_run
+
+        return open_run(self.files, self.run_name(), cache=self.cache, progress=self.stage)
+
+    def run_name(self) -> str:
+        from ..ingest.run_files import pattern_name
+
+        return pattern_name([file.name for file in self.files])
+
+    def analyse(self, trace: Trace) -> Analysis:
+        from ..analysis import analyze_options
+
+        return analyze_options(trace, self.options_for(trace.capture.format), progress=self.stage)
+
+    def options_for(self, input_format: str) -> Options:
+        from ..ingest.ncu_trace import FORMATS as NCU_FORMATS
+
+        if input_format in NCU_FORMATS:  # the launches of the Trace are those that were measured
+            return replace(self.options, ncu=(*self.options.ncu, self.capture))
+        return self.options
+
+    def kept(self, cache: Path, content: str | None) -> Analysis:
+        """By way of what ``cache`` holds."""
+        from ..analysis.store import Source, through_store
+        from ..ingest import looks_like_capture, printable
+        from ..ingest.cache import through_cache
+        from ..ingest.fingerprint import fingerprint, fingerprint_of_run
+        from ..ingest.sniff import SQLITE_MAGIC, read_head
+
+        try:
+            if self.files:
+                name, content = self.run_name(), fingerprint_of_run(self.files)
+                read = partial(through_cache, Path(name), cache, self.read, content=content)
+            elif read_head(self.capture).startswith(SQLITE_MAGIC) or looks_like_capture(self.capture):
+                name, content = self.capture.name or self.capture.resolve().name, content or fingerprint(self.capture)
+                read = partial(self.read, content)
+            else:
+                return self.analyse(self.read())  # which says what it is
+        except OSError:
+            return self.analyse(self.read())
+        source = Source(content, printable(name), read, self.analyse, self.options_for)
+        return through_store(cache, source, self.options)
 
 
 def check_gates(analysis: Analysis, gates: Sequence[Gate]) -> list[GateResult]:

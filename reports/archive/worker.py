@@ -9,7 +9,6 @@ from typing import Any
 
 from ...analysis.result import Options
 from ...ingest.errors import CannotAnswerError, TraceAnalyzeError
-from ...ingest.fingerprint import fingerprint
 from .row import analysed_row, refused_row
 from .scan import Found
 
@@ -42,7 +41,8 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     content: str | None = None
     try:
         content = task.found.fingerprint()
-        analysis = analyse_file(task.found.path, task.options, cache=task.cache, files=task.found.files)
+        known = None if task.found.files else content
+        analysis = analyse_file(task.found.path, task.options, cache=task.cache, files=task.found.files, content=known)
         gates = check_gates(analysis, [parse_gate(text) for text in task.gates])
         write_whole(task.report, render(analysis, "html"))
         report = f"{task.report.parent.name}/{task.report.name}"
@@ -75,14 +75,8 @@ def options_digest(options: Options, gates: Sequence[str]) -> str:
     """A digest of everything that shapes a row: the options, the gates, and the contents of the files they name."""
     import hashlib
 
-    digest = hashlib.blake2b(digest_size=16)
-    for name in options.__dataclass_fields__:
-        value = getattr(options, name)
-        digest.update(f"{name}={value!r}\0".encode())
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and path.exists():
-                digest.update(fingerprint(path).encode())
-    if options.model and Path(options.model).is_file():
-        digest.update(fingerprint(Path(options.model)).encode())
+    from ...analysis.options_digest import options_digest as digest_of
+
+    digest = hashlib.blake2b(digest_of(options).encode(), digest_size=16)
     digest.update(repr(tuple(gates)).encode())
     return digest.hexdigest()

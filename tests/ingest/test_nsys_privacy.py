@@ -6,10 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from trace_analyze.analysis.result import Options
 from trace_analyze.fixtures.nsys_writer import Capture, global_pid
 from trace_analyze.ingest import open_trace
 from trace_analyze.ingest.errors import TraceAnalyzeError
 from trace_analyze.ingest.trace import FRAMES, Trace
+from trace_analyze.reports.single import analyse_file
 
 SECRET = "hunter2XYZZY"
 
@@ -112,3 +114,14 @@ def test_refusals_hold_no_secret_either(tmp_path: Path, table: str):
     with pytest.raises(TraceAnalyzeError) as caught:
         open_trace(path)
     assert SECRET not in str(caught.value)
+
+
+def test_the_cache_holds_no_more_than_the_trace(tmp_path):
+    path = planted(tmp_path)
+    analyse_file(path, Options(gpu="h100"), cache=tmp_path / "cache")
+    files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    assert len({file.parent for file in files}) == 2  # the Trace and its Analysis
+    for file in files:
+        text = str(pl.read_parquet(file).to_dict(as_series=False)) if file.suffix else file.read_text("utf-8")
+        assert SECRET not in text, file.name
+        assert SECRET not in file.as_posix().removeprefix(tmp_path.as_posix())

@@ -55,3 +55,16 @@ def test_a_run_in_files_has_a_row_and_a_report(archive, tmp_path):
     assert {
         p.relative_to(tmp_path / "one"): p.read_bytes() for p in (tmp_path / "one").rglob("*") if p.is_file()
     } == before
+
+
+def test_a_second_batch_takes_captures_and_runs_from_the_cache(archive, tmp_path):
+    cache = tmp_path / "cache"
+    results, entries = [], []
+    for turn, more in enumerate(([], ["--cache", cache], ["--cache", cache])):
+        out = tmp_path / f"out{turn}"
+        assert batch(archive, "-o", out, "--jobs", "1", *more) == 0
+        results.append({p.relative_to(out): p.read_bytes() for p in out.rglob("*") if p.is_file()})
+        entries.append({p: p.stat().st_ino for p in cache.iterdir()} if more else {})
+    assert results[0] == results[1] == results[2]
+    assert len(entries[1]) == 2 * 5  # four files and a run: what was read, and what the analysis made of it
+    assert entries[1] == entries[2]
