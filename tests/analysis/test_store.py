@@ -22,6 +22,7 @@ from trace_analyze.fixtures.kineto_writer import write_kineto
 from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.ncu_writer import write_ncu_csv
 from trace_analyze.fixtures.serving import simulate
+from trace_analyze.ingest.entries import Entry
 from trace_analyze.ingest.errors import CannotAnswerError, UsageError
 from trace_analyze.ingest.trace import FRAMES
 from trace_analyze.reports.json_report import to_json
@@ -189,6 +190,22 @@ def test_could_not_look_is_an_answer_and_an_error_is_none(tmp_path, cache, analy
             analyse_file(SGLANG, Options(window="900:"), cache=cache)
     assert len(list(cache.iterdir())) == entries + 1  # what was read of the capture; the failure is not kept
     assert len(analyses) == 4
+
+
+def test_frames_are_read_when_they_are_asked_for(cache, monkeypatch):
+    analyse_file(SGLANG, Options(), cache=cache)
+    taken = []
+    really = Entry.frame
+    monkeypatch.setattr(Entry, "frame", lambda entry, name: taken.append(name) or really(entry, name))
+    found = analyse_file(SGLANG, Options(), cache=cache)
+    assert taken == []
+    to_json(found)
+    assert "steps" in taken
+    assert not {"kernels", "kernel_columns", "launches"} & set(taken)
+    render(found, "html")
+    assert {"kernels", "kernel_columns"} <= set(taken)
+    assert "launches" not in taken
+    assert len(taken) == len(set(taken))
 
 
 # ------------------------------------------------------------------------------------------ what makes another entry
