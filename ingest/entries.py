@@ -7,6 +7,7 @@ there. Nothing in an entry is ever executed: folders may be shared.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -27,6 +28,7 @@ from .errors import UsageError
 
 _INDEX = "index"
 _TRIES = 8  # at replacing an entry that others replace too
+_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, *((errno.EACCES,) if os.name == "nt" else ()))
 _PACKAGE = Path(__file__).parent.parent
 _SOURCES = (".py", ".toml")
 
@@ -108,19 +110,23 @@ def write_entry(folder: Path, frames: Mapping[str, pl.DataFrame], text: bytes) -
 
 
 def _put(made: Path, folder: Path) -> None:
-    """Rename ``made`` to ``folder``; what is there is renamed away first, so that no reader meets half of anything."""
+    """Rename ``made`` to ``folder``; what is there is renamed away first, so that no reader meets half of anything.
+
+    Where others keep coming first, theirs stays: it was made of the same.
+    """
+    old = made.with_name(f"{made.name}.old")
     for _ in range(_TRIES):
         try:
             made.replace(folder)
             return
-        except OSError:
-            if not folder.exists():
+        except OSError as error:
+            if error.errno not in _TAKEN:
                 raise
-        old = made.with_name(f"{made.name}.old")
-        with suppress(FileNotFoundError):  # another process was faster
+        with suppress(OSError):  # another process was faster
             folder.replace(old)
         shutil.rmtree(old, ignore_errors=True)
-    made.replace(folder)
+    with suppress(OSError):
+        made.replace(folder)
 
 
 def _file(folder: Path, name: str) -> Path:

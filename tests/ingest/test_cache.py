@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 
 import polars as pl
@@ -45,11 +45,11 @@ def test_many_write_one_entry_and_nobody_reads_half_of_it(tmp_path):
 
     with ThreadPoolExecutor(8) as pool:
         reader = pool.submit(read)
-        writers = [pool.submit(write_entry, folder, FRAMES, str(n % 5).encode()) for n in range(60)]
-        for writer in writers:
-            writer.result()
+        writers = [pool.submit(write_entry, folder, FRAMES, str(n % 5).encode()) for n in range(200)]
+        wait(writers)
         done.set()
-        reader.result()
+    for each in (reader, *writers):
+        each.result()
     assert read_entry(folder).frame("two").equals(FRAMES["two"])
     assert seen <= {b"0", b"1", b"2", b"3", b"4"}
     assert [each.name for each in tmp_path.iterdir()] == ["entry"]
