@@ -7,7 +7,7 @@ step table: over kernel time each step weighs its busy time, over wall time the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,10 +16,11 @@ import numpy.typing as npt
 import polars as pl
 
 from ..ingest.trace import Trace
-from .advice.efficiency import RATIOS, phase_ratios, utilization
+from .advice.efficiency import RATIOS, RatedSteps, phase_ratios, utilization
 from .advice.headline import headline_of
 from .advice.ramp import decode_ramp
 from .advice.verdict import judge_status, merge_trust
+from .parts import split_by
 from .result import PHASES, Finding
 from .time.accounting import NO_TIMES, TimeResult
 from .time.group_steps import GroupSteps, group_steps, split_groups
@@ -90,7 +91,8 @@ def summarise(found: SummaryInput) -> SummaryResult:
     reasons: dict[str, str] = {}
     summary = _device_numbers(found, reasons)
     per_group = list(split_groups(found.steps, found.groups)) if found.autoregressive else []
-    summary |= _step_numbers(found, per_group, None, reasons)
+    steps = StepFrames.of(found, per_group)
+    summary |= _step_numbers(found, per_group, steps, None, reasons)
     summary["utilization"] = utilization(found, summary)
     summary["decode_ramp"] = decode_ramp(per_group)
     summary["worst_episode"] = _worst_episode(found.stalls)
@@ -106,10 +108,12 @@ def summarise(found: SummaryInput) -> SummaryResult:
     summary["reasons"] = {key: reasons[key] for key in sorted(reasons)}
 
     group_summaries = []
+    ordinals = _ordinals(found.trace)
+    steps_of = steps.split()
     for group in per_group:
         why: dict[str, str] = {}
-        own = _step_numbers(found, [group], group.group, why)
-        devices = [_ordinals(found.trace).get(d, d) for d in group.devices]
+        own = _step_numbers(found, [group], steps_of(group.group), group.group, why)
+        devices = [ordinals.get(d, d) for d in group.devices]
         own = {"group": group.group, "kind": group.kind, "devices": devices} | own
         group_summaries.append(own | {"reasons": why})
     trust = merge_trust(found.trace, found.kernels, found.steps, found.time, found.phase_trust, found.work_trust)
@@ -216,16 +220,38 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
     return summary
 
 
+@dataclass(frozen=True)
+class StepFrames:
+    """What the numbers of some groups are taken from."""
+
+    whole: pl.DataFrame  # one row per group and step of the window
+    gaps: pl.DataFrame
+    stalls: pl.DataFrame
+    rated: RatedSteps
+
+    @staticmethod
+    def of(found: SummaryInput, groups: Sequence[GroupSteps]) -> StepFrames:
+        """Those of all groups."""
+        inside = (pl.col("start_ns") < found.time.window_end_ns) & (pl.col("end_ns") > found.time.window_start_ns)
+        whole = group_steps(found.steps.filter(inside & ~pl.col("excluded")))
+        return StepFrames(whole, found.stalls.gaps, found.stalls.stalls, RatedSteps.of(found, groups))
+
+    def split(self) -> Callable[[int], StepFrames]:
+        """For each group its own."""
+        whole, gaps, stalls = (split_by(frame, "group") for frame in (self.whole, self.gaps, self.stalls))
+        return lambda group: StepFrames(whole(group), gaps(group), stalls(group), self.rated.only(group))
+
+
 def _step_numbers(
-    found: SummaryInput, groups: Sequence[GroupSteps], only: int | None, reasons: dict[str, str]
+    found: SummaryInput,
+    groups: Sequence[GroupSteps],
+    steps: StepFrames,
+    only: int | None,
+    reasons: dict[str, str],
 ) -> dict[str, Any]:
     """Step, gap, ratio and stall numbers of the given groups."""
     window_ms = found.time.window_ns / 1e6
-    stalls, gaps, steps = found.stalls.stalls, found.stalls.gaps, found.steps
-    if only is not None:
-        stalls, gaps, steps = (f.filter(pl.col("group") == only) for f in (stalls, gaps, steps))
-    inside = (pl.col("start_ns") < found.time.window_end_ns) & (pl.col("end_ns") > found.time.window_start_ns)
-    whole = group_steps(steps.filter(inside & ~pl.col("excluded")))
+    whole, gaps, stalls = steps.whole, steps.gaps, steps.stalls
     numbers: dict[str, Any] = {
         "step_count": whole.height,
         "decode_step_ms": spread(_spans_ms(groups, "is_decode")),
@@ -247,7 +273,7 @@ def _step_numbers(
     for key in COUNT_KEYS:
         if numbers[key] is None:
             reasons[key] = "token and request counts are not known for every step"
-    numbers |= phase_ratios(found, groups, reasons)
+    numbers |= phase_ratios(found, steps.rated, reasons)
     bearing = whole["phase"].cast(pl.String).is_in(["decode", "mixed"]).any()
     if not gaps.height and (bearing or not sum(len(g.index) for g in groups)):
         # Somebody decoded, but no gap shows what they waited for: that is not the same as no stall.

@@ -6,9 +6,11 @@ The ratios are those of the steps, weighed by time, so that they agree with the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ..time.group_steps import GroupSteps, chain_decode_steps
@@ -25,67 +27,130 @@ RATIOS = (
 )
 
 
-def phase_ratios(found: SummaryInput, groups: Sequence[GroupSteps], reasons: dict[str, str]) -> dict[str, Any]:
-    """MBU of pure decode steps and MFU of prefill and of mixed steps, over kernel time and over wall time, %.
+@dataclass(frozen=True)
+class RatedSteps:
+    """The usable steps, one row per device, as columns in the order of the groups; NaN where unknown."""
 
-    Wall time of a decode step is the time since the decode-bearing step before it ended, where no prefill step lies
-    between; of the others their span.
-    """
-    at_most = found.mfu_at_most if found.mfu_at_most is not None else pl.lit(None, dtype=pl.Float64)
-    with_bound = found.steps.with_columns(at_most.alias("at_most"))
-    chosen = pl.concat([_wall_times(with_bound, g) for g in groups])
-    numbers: dict[str, Any] = {}
-    for name, phase, column in RATIOS:
-        steps = chosen.filter(pl.col("phase").cast(pl.String) == phase)
-        known = steps.filter(pl.col(column).is_not_null() & pl.col(column).is_finite())
-        why = f"there is no {phase} step" if steps.is_empty() else _why_no_ratio(found, column)
-        if phase == "decode" and found.time.opaque_graphs and known.is_empty() and not steps.is_empty():
-            # what is recorded outside the graphs says nothing about the bytes inside; the model does
-            lost = "graph replays are opaque: the kernels of decode steps are not recorded"
-            why = lost if (found.model or {}).get("name") else f"{lost}, and the model is not known: give --model"
-        bounded = steps.filter(pl.col("at_most").is_not_null()) if column == "mfu_pct" else steps.clear()
-        for over, time_column in (("kernel", "busy_ns"), ("wall", "wall_ns")):
-            timed = known.filter(pl.col(time_column) > 0)
-            key = f"{name}_{over}_pct"
-            numbers[key] = None
-            if timed.height:
-                weighted = timed[column].cast(pl.Float64).to_numpy() * timed["busy_ns"].to_numpy()
-                numbers[key] = float(weighted.sum() / timed[time_column].to_numpy().sum())
-            elif known.height:
-                reasons[key] = f"no {phase} step follows a decode-bearing one without a prefill between"
-            else:
-                reasons[key] = _padded_only(bounded, time_column) if bounded.height else why
-        if known.height and known.height < steps.height:
-            numbers[f"{name}_steps"] = {"counted": known.height, "of": steps.height}
-    decode = chosen.filter((pl.col("phase").cast(pl.String) == "decode") & pl.col("mbu_pct").is_not_null())
-    if numbers["decode_mbu_kernel_pct"] is None:
-        decode = decode.clear()
-    sure = decode["kv_tokens_source"].fill_null("none").is_in(["marker", "tracked", "estimated"])
-    model = found.model or {}
-    # without a model the lengths may be known and the bytes of attention still not
-    partly = bool(model.get("decode_bytes_are_lower_bound")) and not model.get("name")
-    numbers["decode_mbu_is_lower_bound"] = bool(decode.height and (partly or not sure.all()))
-    return numbers
+    slices: Mapping[int, slice]  # group -> its rows
+    phase: npt.NDArray[Any]
+    busy_ns: npt.NDArray[np.int64]
+    wall_ns: npt.NDArray[np.int64]  # 0 = none
+    ratios: Mapping[str, npt.NDArray[np.float64]]  # mbu_pct, mfu_pct
+    at_most: npt.NDArray[np.float64]  # MFU by the padded work, %
+    lengths_known: npt.NDArray[np.bool_]  # the source of the KV length says so
+
+    @staticmethod
+    def of(found: SummaryInput, groups: Sequence[GroupSteps]) -> RatedSteps:
+        """From the steps of ``groups``.
+
+        Wall time of a decode step is the time since the decode-bearing step before it ended, where no prefill step lies
+        between; of the others their span.
+        """
+        if not groups:
+            none, nothing = np.zeros(0), np.zeros(0, np.int64)
+            ratios = {"mbu_pct": none, "mfu_pct": none}
+            return RatedSteps({}, np.zeros(0, object), nothing, nothing, ratios, none, none.astype(bool))
+        at_most = found.mfu_at_most if found.mfu_at_most is not None else pl.lit(None, dtype=pl.Float64)
+        order = pl.DataFrame({"group": pl.Series([g.group for g in groups], dtype=pl.Int32)}).with_row_index("turn")
+        rows = (
+            found.steps.select("group", "index", "phase", "busy_ns", "mbu_pct", "mfu_pct", "kv_tokens_source")
+            .with_columns(at_most.alias("at_most"))
+            .join(pl.concat([_wall_times(group) for group in groups]), on=["group", "index"], maintain_order="left")
+            .join(order, on="group", maintain_order="left")
+            .sort("turn", maintain_order=True)
+        )
+        ends = np.searchsorted(rows["turn"].to_numpy(), np.arange(len(groups)), side="right").tolist()
+        return RatedSteps(
+            slices={g.group: slice(a, b) for g, a, b in zip(groups, [0, *ends[:-1]], ends, strict=True)},
+            phase=rows["phase"].cast(pl.String).to_numpy(),
+            busy_ns=rows["busy_ns"].to_numpy(),
+            wall_ns=rows["wall_ns"].to_numpy(),
+            ratios={name: _floats(rows[name]) for name in ("mbu_pct", "mfu_pct")},
+            at_most=_floats(rows["at_most"]),
+            lengths_known=rows["kv_tokens_source"]
+            .fill_null("none")
+            .is_in(["marker", "tracked", "estimated"])
+            .to_numpy(),
+        )
+
+    def only(self, group: int) -> RatedSteps:
+        """Those of one group."""
+        own = self.slices[group]
+        return RatedSteps(
+            slices={group: slice(None)},
+            phase=self.phase[own],
+            busy_ns=self.busy_ns[own],
+            wall_ns=self.wall_ns[own],
+            ratios={name: values[own] for name, values in self.ratios.items()},
+            at_most=self.at_most[own],
+            lengths_known=self.lengths_known[own],
+        )
 
 
-def _wall_times(steps: pl.DataFrame, group: GroupSteps) -> pl.DataFrame:
-    """The group's usable steps, one row per device, with ``wall_ns`` (0 = none)."""
+def _floats(values: pl.Series) -> npt.NDArray[np.float64]:
+    return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def _wall_times(group: GroupSteps) -> pl.DataFrame:
+    """``wall_ns`` of the group's usable steps (0 = none)."""
     wall = np.where(group.is_prefill | group.is_mixed, group.end_ns - group.start_ns, 0)
     chain = chain_decode_steps(group)
     # draft steps of speculation may lie between: they are part of the wait for the next token, a prefill is not
     direct = (chain.prefill_between == 0) & group.is_decode[chain.closing]
     wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
-    walls = pl.DataFrame({"index": pl.Series(group.index, dtype=pl.Int32), "wall_ns": pl.Series(wall, dtype=pl.Int64)})
-    return steps.filter(pl.col("group") == group.group).join(walls, on="index", how="inner")
+    return pl.DataFrame(
+        {
+            "group": pl.Series(np.full(len(wall), group.group), dtype=pl.Int32),
+            "index": pl.Series(group.index, dtype=pl.Int32),
+            "wall_ns": pl.Series(wall, dtype=pl.Int64),
+        }
+    )
 
 
-def _padded_only(steps: pl.DataFrame, time_column: str) -> str:
+def phase_ratios(found: SummaryInput, rated: RatedSteps, reasons: dict[str, str]) -> dict[str, Any]:
+    """MBU of pure decode steps and MFU of prefill and of mixed steps, over kernel time and over wall time, %."""
+    numbers: dict[str, Any] = {}
+    for name, phase, column in RATIOS:
+        steps = rated.phase == phase
+        values = rated.ratios[column]
+        known = steps & np.isfinite(values)
+        count_steps, count_known = int(steps.sum()), int(known.sum())
+        why = _why_no_ratio(found, column) if count_steps else f"there is no {phase} step"
+        if phase == "decode" and found.time.opaque_graphs and count_steps and not count_known:
+            # what is recorded outside the graphs says nothing about the bytes inside; the model does
+            lost = "graph replays are opaque: the kernels of decode steps are not recorded"
+            why = lost if (found.model or {}).get("name") else f"{lost}, and the model is not known: give --model"
+        bounded = steps & ~np.isnan(rated.at_most) & (column == "mfu_pct")
+        for over, time in (("kernel", rated.busy_ns), ("wall", rated.wall_ns)):
+            timed = known & (time > 0)
+            key = f"{name}_{over}_pct"
+            numbers[key] = None
+            if timed.any():
+                numbers[key] = float((values[timed] * rated.busy_ns[timed]).sum() / time[timed].sum())
+            elif count_known:
+                reasons[key] = f"no {phase} step follows a decode-bearing one without a prefill between"
+            else:
+                reasons[key] = _padded_only(rated, bounded, time) if bounded.any() else why
+        if 0 < count_known < count_steps:
+            numbers[f"{name}_steps"] = {"counted": count_known, "of": count_steps}
+    decode = (rated.phase == "decode") & ~np.isnan(rated.ratios["mbu_pct"])
+    model = found.model or {}
+    # without a model the lengths may be known and the bytes of attention still not
+    partly = bool(model.get("decode_bytes_are_lower_bound")) and not model.get("name")
+    unsure = partly or not rated.lengths_known[decode].all()
+    numbers["decode_mbu_is_lower_bound"] = bool(
+        numbers["decode_mbu_kernel_pct"] is not None and decode.any() and unsure
+    )
+    return numbers
+
+
+def _padded_only(rated: RatedSteps, steps: npt.NDArray[np.bool_], time: npt.NDArray[np.int64]) -> str:
     """Why steps of which only the padded work is known have no MFU, with the upper bound that it gives their GEMMs."""
-    ideal = (steps["at_most"] * steps["busy_ns"]).to_numpy().sum()
-    bound = percent(float(ideal / steps[time_column].to_numpy().sum()))
+    ideal = (rated.at_most[steps] * rated.busy_ns[steps]).sum()
+    bound = percent(float(ideal / time[steps].sum()))
     return (
-        f"the tokens of {count(steps.height, 'step')} in padded graphs are not known: GEMMs alone make an MFU of at most "
-        f"{bound} over these steps, counted with the padded size"
+        f"the tokens of {count(int(steps.sum()), 'step')} in padded graphs are not known: GEMMs alone make an MFU of at "
+        f"most {bound} over these steps, counted with the padded size"
     )
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
 from ...ingest.trace import COPY_KINDS, Trace
-from .columns import Bools, Columns, Ints, column, stable_order
+from ..parts import split_by
+from .columns import Bools, Columns, Ints, column, rows_by_key, stable_order
 from .link import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import (
@@ -44,11 +46,13 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     code[marked] = columns.lane[marked].astype(np.int64) * max(width, 1) + markers.step[marked]
     used = len(columns.lane_device) * max(width, 1)
     marks = mark_layers(trace, columns, link)
+    unmarked = ~marked & ~columns.load_time
+    copies_from = host_copies(trace)
     for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero((columns.lane == lane) & ~marked & ~columns.load_time)
+        rows = columns.rows_of_lane(lane, unmarked)
         if not marks.anchors[rows].any():
             continue
-        copies = host_copies(trace, columns.lane_device[lane])
+        copies = copies_from(columns.lane_device[lane])
         found = find_sequence_steps(view_lane(columns, rows, link.replay, marks, copies))
         inside = split_by_markers(found.step, columns, lane, rows, marked)
         code[rows] = np.where(inside >= 0, used + inside, -1)
@@ -71,7 +75,7 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
     if not softmax.any():
         return anchors
     for lane in range(len(columns.lane_device)):
-        mine = np.flatnonzero(columns.lane == lane)
+        mine = columns.rows_of_lane(lane)
         if len(mine) and not anchors[mine].any():
             anchors = anchors.copy()
             anchors[mine] = softmax_of_attention(columns, mine, softmax[columns.name[mine]])
@@ -80,8 +84,8 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
 
 def softmax_of_attention(columns: Columns, rows: Ints, softmax: Bools) -> Bools:
     """Softmax kernels that a GEMM follows (scores times values) before anything is sampled: the others are a sampler's."""
-    gemm = columns.is_op("gemm")[rows]
-    samples = columns.is_op("sampling")[rows] & ~softmax
+    gemm = columns.is_op("gemm", rows=rows)
+    samples = columns.is_op("sampling", rows=rows) & ~softmax
     return np.asarray(softmax & (earliest(gemm, np.arange(len(rows))) < earliest(samples, np.arange(len(rows)))))
 
 
@@ -92,8 +96,7 @@ def layer_starts(columns: Columns, link: LinkResult, anchors: Bools, key: Ints) 
     """
     starts = np.zeros(columns.count, dtype=bool)
     begun = replays_begun(columns, link.replay)
-    for value in np.unique(key[anchors]):
-        rows = np.flatnonzero(key == value)
+    for rows in rows_by_key(key, np.unique(key[anchors])):
         passed = np.cumsum(between_layers(columns, rows)) + begun[rows]
         first, _ = layer_groups(anchors[rows], passed, link.replay[rows])
         starts[rows[first]] = True
@@ -116,7 +119,7 @@ def counted_so_far(columns: Columns, flags: Bools) -> Ints:
         return np.cumsum(flags)
     count = np.zeros(columns.count, dtype=np.int64)
     for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero(columns.lane == lane)
+        rows = columns.rows_of_lane(lane)
         count[rows] = np.cumsum(flags[rows])
     return count
 
@@ -126,25 +129,23 @@ def layer_numbers(columns: Columns, starts: Bools) -> Ints:
     number = np.full(columns.count, -1, dtype=np.int32)
     used = 0
     for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero(columns.lane == lane)
+        rows = columns.rows_of_lane(lane)
         begun = np.cumsum(starts[rows])
         number[rows] = np.where(begun > 0, used + begun - 1, -1)
         used += int(begun[-1]) if len(begun) else 0
     return number
 
 
-def host_copies(trace: Trace, device: int) -> Ints:
-    """Start times of copies from this device to the host, sorted."""
-    copies = trace.copies
-    if copies.height == 0:
-        return np.zeros(0, dtype=np.int64)
-    to_host = copies.filter((pl.col("device_index") == device) & (pl.col("kind") == pl.lit("d2h", dtype=COPY_KINDS)))
-    return np.sort(column(to_host, "start_ns"))
+def host_copies(trace: Trace) -> Callable[[int], Ints]:
+    """For each device the start times of copies from it to the host, sorted."""
+    to_host = trace.copies.filter(pl.col("kind") == pl.lit("d2h", dtype=COPY_KINDS))
+    of_device = split_by(to_host.select("device_index", "start_ns"), "device_index")
+    return lambda device: np.sort(column(of_device(device), "start_ns"))
 
 
 def split_by_markers(step: Ints, columns: Columns, lane: int, rows: Ints, marked: Bools) -> Ints:
     """Steps found among the kernels outside markers never reach across a marked step: cut them there."""
-    others = np.flatnonzero((columns.lane == lane) & marked)
+    others = columns.rows_of_lane(lane, marked)
     if len(others) == 0:
         return step
     stretch = np.searchsorted(others, rows)

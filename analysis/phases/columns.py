@@ -6,14 +6,17 @@ are found per lane, because two processes on one GPU run two engines.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any, cast
 
 import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import split_by
+from ..parts import stable_order as sorted_rows
 from ..result import OP_CLASSES, PHASES
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]  # of any width
@@ -21,6 +24,7 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 OP = {name: code for code, name in enumerate(OP_CLASSES.categories.to_list())}
 PHASE = {name: code for code, name in enumerate(PHASES.categories.to_list())}
+FEW_LANES = 8  # above these the rows are sorted by lane once; below, a pass for each is cheaper
 HINTS = ("", "prefill", "decode", "prefill_or_mixed", "mixed")
 HINT = {name: code for code, name in enumerate(HINTS)}
 
@@ -60,9 +64,46 @@ class Columns:
         """Number of rows."""
         return len(self.start)
 
-    def is_op(self, *names: str) -> Bools:
-        """Rows whose op class is one of ``names``."""
-        return cast(Bools, reduce(np.logical_or, [self.op == OP[name] for name in names]))
+    def is_op(self, *names: str, rows: Ints | None = None) -> Bools:
+        """For each row (of ``rows``, where given) whether its op class is one of ``names``."""
+        op = self.op if rows is None else self.op[rows]
+        return cast(Bools, reduce(np.logical_or, [op == OP[name] for name in names]))
+
+    def rows_of_lane(self, lane: int, where: Bools | None = None) -> Ints:
+        """The rows of a lane, those flagged in ``where`` if given."""
+        if len(self.lane_device) <= FEW_LANES:
+            mine = self.lane == lane
+            return np.flatnonzero(mine if where is None else mine & where)
+        rows = self._rows_by_lane[lane]
+        return rows if where is None else rows[where[rows]]
+
+    @cached_property
+    def _rows_by_lane(self) -> list[Ints]:
+        return list(rows_by_key(self.lane, np.arange(len(self.lane_device))))
+
+
+def rows_by_key(key: Ints, values: Ints) -> Iterator[Ints]:
+    """For each of ``values`` the rows that carry it in ``key``: a pass for each of a few, one sort for many."""
+    if len(values) <= FEW_LANES:
+        for value in values:
+            yield np.flatnonzero(key == value)
+        return
+    order = sorted_rows(key)
+    ascending = key[order]
+    begins = np.searchsorted(ascending, values, side="left")
+    for begin, end in zip(begins, np.searchsorted(ascending, values, side="right"), strict=True):
+        yield order[begin:end]
+
+
+def copies_by_lane(copies: pl.DataFrame, columns: Columns) -> Callable[[int], pl.DataFrame]:
+    """For each lane its rows of ``copies`` (of Trace.copies), in their order."""
+    if len(columns.lane_device) <= FEW_LANES:
+        return lambda lane: copies.filter(
+            (pl.col("device_index") == columns.lane_device[lane]) & (pl.col("process") == columns.lane_process[lane])
+        )
+    keys = {name: copies.schema[name] for name in ("device_index", "process")}
+    lanes = pl.DataFrame([columns.lane_device, columns.lane_process], schema=keys).with_row_index("lane")
+    return split_by(copies.join(lanes, on=list(keys), maintain_order="left"), "lane")
 
 
 def column(frame: pl.DataFrame, name: str) -> Ints:

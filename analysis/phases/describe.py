@@ -7,7 +7,7 @@ import polars as pl
 
 from ...ingest.trace import Trace
 from .assemble import DRAFT_SHARE, RawSteps
-from .columns import Columns, Ints
+from .columns import Columns, Ints, copies_by_lane, rows_by_key
 from .contrast import size_of_steps
 from .decide import name_evidence
 from .exclude import start_up_steps
@@ -179,9 +179,9 @@ def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.Da
     np.minimum.at(first, step[rows], columns.start[rows])
     lane_of_step, ends = steps["lane"].to_numpy(), steps["end_ns"].to_numpy()
     found = []
-    for lane, device in enumerate(columns.lane_device):
-        own = np.flatnonzero(lane_of_step == lane)
-        mine = copies.filter((pl.col("device_index") == device) & (pl.col("process") == columns.lane_process[lane]))
+    copies_of = copies_by_lane(copies, columns)
+    for lane, own in enumerate(rows_by_key(lane_of_step, np.arange(len(columns.lane_device)))):
+        mine = copies_of(lane)
         time = mine["start_ns"].to_numpy()
         place = np.searchsorted(first[own], time, side="right")
         before = np.concatenate([[np.iinfo(np.int64).min], ends[own]])

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import Bools, Columns, Ints
+from ..parts import split_by
+from .columns import Bools, Columns, Ints, rows_by_key
 from .link import LinkResult
 
 INSTANTIATE = "(?i)graphinstantiate"
@@ -32,10 +33,14 @@ def start_up_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints,
     lane_of_step = steps["lane"].to_numpy()
     tokens = steps["tokens"].to_numpy()
     replays = steps["full_graph"].to_numpy()
-    for lane, process in enumerate(columns.lane_process):
-        times = captures.filter(pl.col("process") == process)["start_ns"].to_numpy()
-        own = np.flatnonzero((lane_of_step == lane) & (launched >= 0))
-        if len(times) < FEWEST_CAPTURES or len(own) == 0:
+    captures_of = split_by(captures.select("process", "start_ns"), "process")
+    steps_of = rows_by_key(lane_of_step, np.arange(len(columns.lane_process)))
+    for process, rows in zip(columns.lane_process, steps_of, strict=True):
+        times = captures_of(process)["start_ns"].to_numpy()
+        if len(times) < FEWEST_CAPTURES:
+            continue
+        own = rows[launched[rows] >= 0]
+        if len(own) == 0:
             continue
         before = np.searchsorted(np.sort(launched[own]), times)  # steps launched before each capture
         apart = np.flatnonzero(np.diff(before) > STEPS_PER_CAPTURE)

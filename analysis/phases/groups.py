@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import split_by
 from ..result import GROUPS
 from .columns import Bools, Columns, Ints
 
@@ -22,13 +23,16 @@ def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl
     it has ended on the one before. Replicas share no such rhythm. Steps run together have one index.
     """
     lanes = len(columns.lane_device)
-    own = [steps.filter(pl.col("lane") == lane) for lane in range(lanes)]
+    steps_of = split_by(steps, "lane")
+    own = [steps_of(lane) for lane in range(lanes)]
     reduces, sends = talking_lanes(trace, columns)
     group_of, kind_of = np.full(lanes, -1, dtype=np.int64), [""] * lanes
     heads: list[int] = []
+    heights = np.array([frame.height for frame in own], dtype=np.int64)
     slots: list[Ints] = [frame["start_ns"].to_numpy() for frame in own]
     for lane in range(lanes):
-        for number, head in enumerate(heads):
+        for number in possible_groups(heads, lane, heights, reduces, sends):
+            head = heads[number]
             kind, partner = relation(
                 own[head], own[lane], bool(reduces[head] and reduces[lane]), bool(sends[head] and sends[lane])
             )
@@ -56,6 +60,16 @@ def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl
     return table, pl.concat(indexed).with_columns(index.alias("index")).drop("slot")
 
 
+def possible_groups(heads: list[int], lane: int, heights: Ints, reduces: Bools, sends: Bools) -> list[int]:
+    """The groups, told by their first lanes, that a lane could belong to by what it runs and by how many steps it has."""
+    if not (reduces[lane] or sends[lane]) or heights[lane] == 0:
+        return []
+    first = np.array(heads, dtype=np.int64)
+    talk = (reduces[first] & reduces[lane]) | (sends[first] & sends[lane])
+    least, most = np.minimum(heights[first], heights[lane]), np.maximum(heights[first], heights[lane])
+    return np.flatnonzero(talk & (least > 0) & (least >= SAME_SHARE * most)).tolist()
+
+
 def talking_lanes(trace: Trace, columns: Columns) -> tuple[Bools, Bools]:
     """Which lanes run collectives proper, and which send to or receive from one peer."""
     lanes = len(columns.lane_device)
@@ -70,11 +84,6 @@ def talking_lanes(trace: Trace, columns: Columns) -> tuple[Bools, Bools]:
 
 def relation(one: pl.DataFrame, other: pl.DataFrame, reduce_both: bool, send_both: bool) -> tuple[str, Ints]:
     """How two lanes belong together ('tensor', 'pipeline' or ''), and for each step of ``other`` its row in ``one``."""
-    nothing = np.full(other.height, -1, dtype=np.int64)
-    if not (reduce_both or send_both) or one.height == 0 or other.height == 0:
-        return "", nothing
-    if min(one.height, other.height) < SAME_SHARE * max(one.height, other.height):
-        return "", nothing
     if reduce_both:
         partner = counterpart(one, other)
         if same_work(one, other, partner):
@@ -83,7 +92,7 @@ def relation(one: pl.DataFrame, other: pl.DataFrame, reduce_both: bool, send_bot
         partner = next_stage(one, other)
         if same_work(one, other, partner):
             return "pipeline", partner
-    return "", nothing
+    return "", np.full(other.height, -1, dtype=np.int64)
 
 
 def same_work(one: pl.DataFrame, other: pl.DataFrame, partner: Ints) -> bool:

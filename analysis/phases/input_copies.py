@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import Columns, Ints
+from .columns import Columns, Ints, copies_by_lane, rows_by_key
 from .graphs import Replays
 from .tokens import geometry_rules
 
@@ -77,11 +77,11 @@ def sizes_before_replays(trace: Trace, columns: Columns, first: Ints, steps: pl.
     copies = trace.copies.filter(pl.col("graph_node_id") <= 0)
     lane_of_step, ends = steps["lane"].to_numpy(), steps["end_ns"].to_numpy()
     parts = []
-    for lane, device in enumerate(columns.lane_device):
-        own = np.flatnonzero(lane_of_step == lane)
+    copies_of = copies_by_lane(copies, columns)
+    for lane, own in enumerate(rows_by_key(lane_of_step, np.arange(len(columns.lane_device)))):
         before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ends[own])])
         replayed = np.flatnonzero(first[own] < NEVER)
-        mine = copies.filter((pl.col("device_index") == device) & (pl.col("process") == columns.lane_process[lane]))
+        mine = copies_of(lane)
         time = mine["start_ns"].to_numpy()
         begins = np.append(first[own[replayed]], NEVER)
         place = np.searchsorted(begins[:-1], time, side="right")

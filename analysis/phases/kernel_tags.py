@@ -91,9 +91,9 @@ def projections_of_latent_attention(columns: Columns, phase: Ints, step_phase: I
     if not own.any():
         return phase
     result = phase.copy()
+    walls = columns.is_op("kv_write", "rope", "norm", "activation")
     for lane in range(len(columns.lane_device)):
-        walls = columns.is_op("kv_write", "rope", "norm", "activation")
-        rows = np.flatnonzero((columns.lane == lane) & (own | works | walls))
+        rows = columns.rows_of_lane(lane, own | works | walls)
         attends, inner = own[rows], works[rows]
         wall = np.cumsum(walls[rows])  # cache writes, norms and activations part the layers
         place = np.arange(len(rows))

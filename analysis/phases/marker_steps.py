@@ -324,8 +324,8 @@ def known_sides(key: Ints, step: Ints) -> tuple[Ints, Ints]:
 def behind_widest_gap(columns: Columns, between: Bools) -> Bools:
     """Of the rows ``between`` two steps, those behind the widest idle gap of their stretch (the next step included)."""
     result = np.zeros(len(between), dtype=bool)
-    for lane in np.unique(columns.lane[between]):
-        rows = np.flatnonzero(columns.lane == lane)
+    for lane in np.unique(columns.lane[between]).tolist():
+        rows = columns.rows_of_lane(lane)
         marked = between[rows]
         gap = np.zeros(len(rows), dtype=np.int64)
         gap[1:] = columns.start[rows[1:]] - np.maximum.accumulate(columns.end[rows])[:-1]

@@ -77,14 +77,16 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, 
         start=columns.start[rows],
         end=columns.end[rows],
         name=columns.name[rows],
-        gemm=columns.is_op("gemm", "moe_gemm")[rows],
+        gemm=columns.is_op("gemm", "moe_gemm", rows=rows),
         attention=marks,
         between_layers=between_layers(columns, rows),
-        sampling=columns.is_op("sampling")[rows] & ~marks & ~of_layer,
-        embedding=columns.is_op("embedding")[rows] & ~of_layer,
-        helper=columns.is_op("step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce")[rows],
-        trailing=columns.is_op("gemm_reduce", "collective")[rows],
-        sendrecv=columns.is_op("collective")[rows],
+        sampling=columns.is_op("sampling", rows=rows) & ~marks & ~of_layer,
+        embedding=columns.is_op("embedding", rows=rows) & ~of_layer,
+        helper=columns.is_op(
+            "step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce", rows=rows
+        ),
+        trailing=columns.is_op("gemm_reduce", "collective", rows=rows),
+        sendrecv=columns.is_op("collective", rows=rows),
         grid=columns.grid_x[rows],
         stream=columns.stream[rows],
         replay=replay[rows],
@@ -128,7 +130,7 @@ def between_layers(columns: Columns, rows: Ints) -> Bools:
     nor activations are known by their names. A whole replay counts always.
     """
     for classes in (("norm", "activation", "moe_gemm"), ("kv_write", "rope"), ("gemm",)):
-        marks = columns.is_op(*classes)[rows]
+        marks = columns.is_op(*classes, rows=rows)
         if marks.any():
             break
     return marks | columns.opaque[rows]
@@ -185,11 +187,11 @@ def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
     suspects = columns.is_op("sampling", "embedding")
     result = np.zeros(columns.count, dtype=bool)
     for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero(suspects & (columns.lane == lane))
+        rows = columns.rows_of_lane(lane, suspects)
         if len(rows) == 0:
             continue
-        own = starts & (columns.lane == lane)
-        layers = np.count_nonzero(own) + LAYERS_OF_REPLAY * np.count_nonzero(own & columns.opaque)
+        own = columns.rows_of_lane(lane, starts)
+        layers = len(own) + LAYERS_OF_REPLAY * np.count_nonzero(columns.opaque[own])
         counts = np.bincount(columns.name[rows])
         result[rows] = counts[columns.name[rows]] > LAYER_SHARE * layers
     return result

@@ -35,11 +35,12 @@ def release_wide_markers(
         return markers, span
     wide = np.zeros(markers.frame.height, dtype=bool)
     marks = mark_layers(trace, columns, link)
+    copies_from = host_copies(trace)
     for lane in range(len(columns.lane_device)):
-        rows = np.flatnonzero((columns.lane == lane) & suspected)
+        rows = columns.rows_of_lane(lane, suspected)
         if not marks.anchors[rows].any():
             continue
-        copies = host_copies(trace, columns.lane_device[lane])
+        copies = copies_from(columns.lane_device[lane])
         found = find_sequence_steps(view_lane(columns, rows, link.replay, marks, copies))
         full = found.attention >= FULL_PASS * (found.layers or 1)
         first = np.full(len(found.attention), -1)

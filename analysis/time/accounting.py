@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import split_by
 from ..result import IDLE, IDLE_CAUSES, PHASES
 from ..stretches import stretches
 from .group_steps import split_groups
@@ -150,21 +151,24 @@ def account_time(
     opaque_reason = LOST if _lost_replays(trace, kernels) else OPAQUE if opaque_graphs else None
     no_idle = opaque_reason if trace.capture.has_timeline else NO_TIMES
     context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
-    columns = {d: _device_kernels(kernels, d) for d in kernels["device_index"].unique().to_list()}
-    graphs = {d: _graph_rows(trace, steps, d) for d in trace.graph_launches["device_index"].unique().to_list()}
+    columns = _kernels_by_device(kernels)
+    graphs = _graph_rows(trace, steps)
     present = sorted(set(columns) | set(graphs))
 
     phase_sets = {d: _phase_sets(columns.get(d), graphs.get(d), window) for d in present}
     phase_sets = {d: sets for d, sets in phase_sets.items() if any(len(s) for s in sets.values())}
     busy = {d: _busy(columns.get(d), graphs.get(d), window) for d in phase_sets}
+    copies_of = split_by(trace.copies.select("device_index", "start_ns", "end_ns"), "device_index")
     devices: list[DeviceTime] = []
     timelines: dict[int, DeviceTimeline] = {}
     for d, sets in phase_sets.items():
-        copy_only = _copies(trace, d, window).subtract(busy[d])
+        copies = copies_of(d)
+        copied = union(copies["start_ns"].to_numpy(), copies["end_ns"].to_numpy()).clip(*window)
+        copy_only = copied.subtract(busy[d])
         idle = None
         if no_idle is None:
             free = busy[d].complement(*window).subtract(copy_only)
-            idle = find_idle(context, trace, columns.get(d), d, free, busy)
+            idle = find_idle(context, columns.get(d), d, free, busy)
         timelines[d] = DeviceTimeline(sets, busy[d], copy_only, idle, window)
         devices.append(_device_time(trace, d, columns.get(d), timelines[d], window, no_idle))
     return TimeResult(
@@ -221,12 +225,15 @@ class KernelColumns:
         return key
 
 
-def _device_kernels(kernels: pl.DataFrame, device_index: int) -> KernelColumns:
-    mine = kernels.select(
-        "start_ns", "end_ns", "device_index", "in_window", "step_phase", "launch", "context", "stream"
+def _kernels_by_device(kernels: pl.DataFrame) -> dict[int, KernelColumns]:
+    of_device = split_by(
+        kernels.select("start_ns", "end_ns", "device_index", "in_window", "step_phase", "launch", "context", "stream"),
+        "device_index",
     )
-    if mine["device_index"].n_unique() > 1:
-        mine = mine.filter(pl.col("device_index") == device_index)
+    return {d: _kernel_columns(of_device(d)) for d in kernels["device_index"].unique().to_list()}
+
+
+def _kernel_columns(mine: pl.DataFrame) -> KernelColumns:
     other = np.uint8(PHASES.categories.to_list().index("other"))
     return KernelColumns(
         start_ns=mine["start_ns"].to_numpy(),
@@ -238,13 +245,20 @@ def _device_kernels(kernels: pl.DataFrame, device_index: int) -> KernelColumns:
     )
 
 
-def _graph_rows(
-    trace: Trace, steps: pl.DataFrame, device_index: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Start, end and phase code of the whole-graph rows of a device; the phase is that of the step around it."""
-    rows = trace.graph_launches.filter(pl.col("device_index") == device_index)
+GraphRows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+def _graph_rows(trace: Trace, steps: pl.DataFrame) -> dict[int, GraphRows]:
+    """Start, end and phase code of the whole-graph rows of each device; the phase is that of the step around it."""
+    if trace.graph_launches.is_empty():
+        return {}
+    rows, mine = split_by(trace.graph_launches, "device_index"), split_by(steps, "device_index")
+    return {d: _phased_graphs(rows(d), mine(d)) for d in trace.graph_launches["device_index"].unique().to_list()}
+
+
+def _phased_graphs(rows: pl.DataFrame, mine: pl.DataFrame) -> GraphRows:
     start_ns, end_ns = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    mine = steps.filter(pl.col("device_index") == device_index).sort("start_ns")
+    mine = mine.sort("start_ns")
     categories = PHASES.categories.to_list()
     phase = np.full(len(start_ns), categories.index("unknown"), dtype=np.int64)
     if len(mine) and len(start_ns):
@@ -261,7 +275,7 @@ def _graph_rows(
 
 def _phase_sets(
     kernels: KernelColumns | None,
-    graphs: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    graphs: GraphRows | None,
     window: tuple[int, int],
 ) -> dict[str, Intervals]:
     """Disjoint interval sets by phase, clipped to the window.
@@ -290,7 +304,7 @@ def _phase_sets(
 
 def _busy(
     kernels: KernelColumns | None,
-    graphs: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]] | None,
+    graphs: GraphRows | None,
     window: tuple[int, int],
 ) -> Intervals:
     """Union of all work on a device, found apart from the phases so that the two check each other."""
@@ -298,11 +312,6 @@ def _busy(
     if graphs is not None:
         parts.append(union(graphs[0], graphs[1]))
     return merge(parts).clip(*window)
-
-
-def _copies(trace: Trace, device_index: int, window: tuple[int, int]) -> Intervals:
-    mine = trace.copies.filter(pl.col("device_index") == device_index)
-    return union(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()).clip(*window)
 
 
 def _device_time(

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..parts import split_by
 from .intervals import Times
 
 #: Group-level columns; ``padded_tokens`` and the counts are null where no rank knows them.
@@ -91,9 +92,9 @@ def group_steps(steps: pl.DataFrame) -> pl.DataFrame:
 
 def split_groups(steps: pl.DataFrame, groups: pl.DataFrame) -> Iterator[GroupSteps]:
     """The usable steps of each group, one :class:`GroupSteps` each (also for groups without any step)."""
-    whole = group_steps(steps)
+    rows = split_by(group_steps(steps), "group")
     for group, devices, kind in groups.select("group", "devices", "kind").iter_rows():
-        mine = whole.filter(pl.col("group") == group).sort("start_ns", "index")
+        mine = rows(group).sort("start_ns", "index")
         # An excluded step (warm-up, graph capture) breaks the chain of tokens; a partial one only sits at the edge.
         excluded = mine["excluded"].to_numpy()
         ran = np.cumsum(excluded)

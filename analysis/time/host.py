@@ -7,7 +7,7 @@ then the engine's own NVTX scopes (sampling, input preparation, scheduling), and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import rows_by_value, split_by
 from .accounting import TimeResult
 from .group_steps import chain_decode_steps, split_groups
 from .idle import LAUNCH_BOUND
@@ -51,6 +52,7 @@ SCOPES: Mapping[str, str] = {
     "process_input_requests": "scheduling",
 }
 NO_LAUNCHES = "the capture records no launch calls"
+SPARSE = 8  # launch calls for each kernel from which sorting the kernels is cheaper than a place for each call
 NEVER = np.iinfo(np.int64).max
 
 
@@ -95,9 +97,10 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
     per_step: list[npt.NDArray[np.float64]] = []
     devices = 0
     decode_ns = 0
-    scopes = _scopes(trace)
+    scopes, calls = _scopes(trace), _calls(trace)
+    gaps_of = split_by(decode, "group")
     for d, line in time.timelines.items():
-        mine = decode.filter(pl.col("group") == group_of.get(d, -1))
+        mine = gaps_of(group_of.get(d, -1))
         if line.idle is None or mine.is_empty():
             continue
         devices += 1
@@ -106,7 +109,7 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
         inside = windows.holds(idle)
         late = np.flatnonzero(inside & line.idle.late)
         bubbles = _Bubbles(idle.starts[late], idle.ends[late], line.idle.thread[late])
-        for name, ns in _split(trace, scopes, bubbles).items():
+        for name, ns in _split(calls, scopes, bubbles).items():
             parts[name] += ns
         queued = inside & ~line.idle.late & (line.idle.cause == LAUNCH_BOUND)
         dispatch_ns += int(idle.lengths[queued].sum())
@@ -170,30 +173,34 @@ def _scopes(trace: Trace) -> dict[str, dict[int, Intervals]]:
     return found
 
 
-def _split(trace: Trace, scopes: Mapping[str, Mapping[int, Intervals]], bubbles: _Bubbles) -> dict[str, int]:
+Calls = tuple[tuple[str, pl.Expr, Callable[[int], pl.DataFrame]], ...]
+
+
+def _calls(trace: Trace) -> Calls:
+    """The calls of each thread by what they mean for a bubble: its part, which of the calls, all calls by thread."""
+    launches, api_calls = (
+        split_by(calls.select("thread", "kind", "start_ns", "end_ns"), "thread")
+        for calls in (trace.launches, trace.api_calls)
+    )
+    return (
+        ("waiting", pl.col("kind") == "sync", api_calls),
+        ("graph_launch", pl.col("kind") == "graph", launches),
+        ("kernel_launch", pl.col("kind") == "kernel", launches),
+        ("copies", (pl.col("kind") == "copy") | (pl.col("kind") == "memset"), api_calls),
+    )
+
+
+def _split(calls: Calls, scopes: Mapping[str, Mapping[int, Intervals]], bubbles: _Bubbles) -> dict[str, int]:
     """Nanoseconds of the bubbles by part; they sum to the bubbles' length."""
     total = dict.fromkeys(PARTS, 0)
-    if not len(bubbles.start_ns):
-        return total
-    launches, api_calls = (f.select("thread", "kind", "start_ns", "end_ns") for f in (trace.launches, trace.api_calls))
-    calls = (
-        ("waiting", api_calls, pl.col("kind") == "sync"),
-        ("graph_launch", launches, pl.col("kind") == "graph"),
-        ("kernel_launch", launches, pl.col("kind") == "kernel"),
-        ("copies", api_calls, (pl.col("kind") == "copy") | (pl.col("kind") == "memset")),
-    )
-    threads = np.unique(bubbles.thread).tolist()
-    for thread in threads:
-        mine = bubbles.thread == thread if len(threads) > 1 else slice(None)
+    for thread, mine in rows_by_value(bubbles.thread):
         rest = Intervals(bubbles.start_ns[mine], bubbles.end_ns[mine])
         low, high = int(rest.starts[0]), int(rest.ends[-1])
         busy: list[tuple[str, Intervals]] = []
-        for name, frame, chosen in calls:
-            rows = frame.filter(
-                chosen & (pl.col("thread") == thread) & (pl.col("end_ns") > low) & (pl.col("start_ns") < high)
-            )
+        for name, chosen, of_thread in calls:
+            rows = of_thread(thread).filter(chosen & (pl.col("end_ns") > low) & (pl.col("start_ns") < high))
             busy.append((name, union(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy())))
-        busy.extend((name, of_thread.get(thread, EMPTY)) for name, of_thread in scopes.items())
+        busy.extend((name, by_thread.get(thread, EMPTY)) for name, by_thread in scopes.items())
         taken: list[Intervals] = []  # disjoint, so that they need no merging: there may be millions
         named = 0
         for name, part in busy:
@@ -213,19 +220,32 @@ def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict
     called_ns = trace.launches["start_ns"].to_numpy()
     launch, device = kernels["launch"].to_numpy(), kernels["device_index"].to_numpy()
     start_ns = kernels["start_ns"].to_numpy()
-    for index in kernels["device_index"].unique().sort().to_list():
-        rows = np.flatnonzero((device == index) & (launch >= 0))
-        if not len(rows):
+    steps_of = split_by(decode, "device_index")
+    for index, rows in rows_by_value(device):
+        own, begin = launch[rows], start_ns[rows]
+        linked = own >= 0
+        if not linked.any():
             continue
-        # per launch its first kernel: by place, since grouping a million launches takes far longer and more memory
-        first = np.full(len(called_ns), NEVER, dtype=np.int64)
-        np.minimum.at(first, launch[rows], start_ns[rows])
-        linked = first < NEVER
-        at = decode.filter(pl.col("device_index") == index)["start_ns"].to_numpy()
+        first_of, first = _first_kernels(own[linked], begin[linked], len(called_ns))
+        at = steps_of(index)["start_ns"].to_numpy()
         # both are nearly in order, which a stable sort makes use of
-        called, running = (np.sort(times[linked], kind="stable") for times in (called_ns, first))
+        called, running = np.sort(called_ns[first_of], kind="stable"), np.sort(first, kind="stable")
         counts.append(np.searchsorted(called, at, side="right") - np.searchsorted(running, at, side="right"))
     values = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
     if not len(values):
         return {"launches_in_flight": None, "launches_in_flight_reason": NO_LAUNCHES}
     return {"launches_in_flight": {"p50": float(np.median(values)), "max": int(values.max())}}
+
+
+def _first_kernels(launch: npt.NDArray[np.int32], start_ns: Times, launches: int) -> tuple[Times, Times]:
+    """The launch calls among ``launch``, rising, and the start of the first kernel of each, ns."""
+    if len(launch) * SPARSE < launches:  # one device of many
+        order = np.lexsort((start_ns, launch))
+        launch, start_ns = launch[order], start_ns[order]
+        leads = np.flatnonzero(np.diff(launch, prepend=-1))
+        return launch[leads].astype(np.int64), start_ns[leads]
+    # by place, since grouping a million launches takes far longer and more memory
+    first = np.full(launches, NEVER, dtype=np.int64)
+    np.minimum.at(first, launch, start_ns)
+    linked = np.flatnonzero(first < NEVER)
+    return linked, first[linked]

@@ -13,8 +13,8 @@ The operation that ends an interval had a launch call on some thread. In order:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import places_of, rows_by_value, split_by
 from ..result import IDLE_CAUSES
 from ..stretches import stretches
 from .group_steps import GroupSteps, chain_decode_steps
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 DISPATCH_NS = 10_000  # between kernels that are already queued; graph nodes show 1 to 2 us, eager kernels a few
 BETWEEN_REQUESTS_NS = 1_000_000  # a shorter pause before a prefill is the host's work, not a lack of requests
 QUIET_NS = 20_000_000  # the same where it is unknown whether anybody was decoding
+FEW_MATES = 7  # of a larger group the devices are merged once, not for each device anew
 CAUSES: tuple[str, ...] = tuple(IDLE_CAUSES.categories.to_list())
 LAUNCH_BOUND, HOST_SYNC, WAITING_RANK, BETWEEN_REQUESTS, UNKNOWN = range(5)
 Codes = npt.NDArray[np.uint8]
@@ -74,6 +76,27 @@ class DeviceSteps:
     workless_after_ns: Times
 
 
+@dataclass
+class CalledOperations:
+    """Graph replays or copies by device with the calls that asked for them, joined when first asked for."""
+
+    operations: pl.DataFrame
+    calls: pl.DataFrame
+    _joined: Callable[[int], pl.DataFrame] | None = None
+
+    def of_device(self, device_index: int) -> pl.DataFrame:
+        """start_ns of each operation, call_start, call_end and thread of its call; sorted by the first two."""
+        if self._joined is None:
+            columns = ["process", "correlation_id"]
+            times = (pl.col("start_ns").alias("call_start"), pl.col("end_ns").alias("call_end"))
+            mine = self.operations.select("start_ns", "device_index", *columns)
+            calls = self.calls.head(0) if mine.is_empty() else self.calls
+            first = calls.select(*columns, *times, "thread").unique(subset=columns, keep="first", maintain_order=True)
+            called = mine.join(first, on=columns, how="inner").sort("start_ns", "call_start")
+            self._joined = split_by(called, "device_index")
+        return self._joined(device_index)
+
+
 @dataclass(frozen=True)
 class IdleContext:
     """What deciding a cause needs beside the idle intervals, prepared once for all devices."""
@@ -81,10 +104,23 @@ class IdleContext:
     launch_start_ns: Times
     launch_end_ns: Times
     launch_thread: Times
-    blocking: pl.DataFrame  # thread, end_ns of calls that waited for the device, sorted
+    blocking: Mapping[int, Times]  # by thread: rising ends of its calls that waited for the device
+    operations: tuple[CalledOperations, ...]  # what ends an idle interval where no kernel does
     steps: Mapping[int, DeviceSteps]
     mates: Mapping[int, tuple[int, ...]]  # device_index -> the other devices of its group
     pipeline: frozenset[int]
+    together: dict[tuple[int, ...], Intervals] = field(default_factory=dict, repr=False)  # busy time of large groups
+
+    def others_busy(self, device_index: int, busy: Mapping[int, Intervals]) -> list[Intervals]:
+        """When the other devices of a device's group worked; in a large group when any worked, itself included: asked
+        only about time in which the device itself was idle, that is the same."""
+        mates = [d for d in self.mates.get(device_index, ()) if d in busy]
+        if len(mates) <= FEW_MATES:
+            return [busy[d] for d in mates]
+        group = tuple(sorted((device_index, *mates)))
+        if group not in self.together:
+            self.together[group] = merge(busy[d] for d in group)
+        return [self.together[group]]
 
     @staticmethod
     def build(trace: Trace, groups: list[GroupSteps], steps: pl.DataFrame, group_frame: pl.DataFrame) -> IdleContext:
@@ -106,6 +142,10 @@ class IdleContext:
             launch_end_ns=trace.launches["end_ns"].to_numpy(),
             launch_thread=trace.launches["thread"].to_numpy(),
             blocking=_blocking_calls(trace),
+            operations=(
+                CalledOperations(trace.graph_launches, trace.launches),
+                CalledOperations(trace.copies, trace.api_calls),
+            ),
             steps=by_device,
             mates=mates,
             pipeline=frozenset(pipeline),
@@ -114,7 +154,6 @@ class IdleContext:
 
 def find_idle(
     context: IdleContext,
-    trace: Trace,
     kernels: KernelColumns | None,
     device_index: int,
     free: Intervals,
@@ -122,8 +161,7 @@ def find_idle(
 ) -> IdleIntervals:
     """Give each interval of ``free`` (what the device neither computed nor copied in) its cause."""
     begin, end = free.starts, free.ends
-    operations = _operations(context, trace, kernels, device_index)
-    blocking = {mine["thread"][0]: mine["end_ns"].to_numpy() for mine in context.blocking.partition_by("thread")}
+    operations = _operations(context, kernels, device_index)
     cause = np.full(len(free), UNKNOWN, dtype=np.uint8)
     known, late, short = (np.zeros(len(free), dtype=bool) for _ in range(3))
     thread = np.full(len(free), -1, dtype=np.int64)
@@ -134,15 +172,14 @@ def find_idle(
         thread[some] = np.where(call.known, call.thread, -1)
         cause[some][late[some] | (call.known & short[some])] = LAUNCH_BOUND
         rows = np.flatnonzero(late[some])
-        cause[some][rows[_last_blocking_end(blocking, call, rows) > begin[some][rows]]] = HOST_SYNC
+        cause[some][rows[_last_blocking_end(context.blocking, call, rows) > begin[some][rows]]] = HOST_SYNC
     # A queued operation waited for the other ranks. In a pipeline the host of a stage blocks on the stage before it;
     # without launches, busy ranks are all there is.
     may_wait = ~known | (~late & ~short)
     if device_index in context.pipeline:
         may_wait |= cause == HOST_SYNC
     rows = np.flatnonzero(may_wait)
-    others = [busy[d] for d in context.mates.get(device_index, ()) if d in busy]
-    waits = rows[_mates_are_busy(Intervals(begin[rows], end[rows]), others)]
+    waits = rows[_mates_are_busy(Intervals(begin[rows], end[rows]), context.others_busy(device_index, busy))]
     cause[waits] = WAITING_RANK
     long = np.flatnonzero(free.lengths >= BETWEEN_REQUESTS_NS)
     unserved = long[_between_requests(context.steps.get(device_index), begin[long], end[long])]
@@ -179,30 +216,14 @@ class _Operations:
     call_thread: Times
 
 
-def _operations(
-    context: IdleContext, trace: Trace, kernels: KernelColumns | None, device_index: int
-) -> list[_Operations]:
+def _operations(context: IdleContext, kernels: KernelColumns | None, device_index: int) -> list[_Operations]:
     """Kernels, then whole graphs, then copies: what an interval may end with, in this order."""
     found = []
     if kernels is not None and len(kernels.start_ns) and len(context.launch_start_ns):
         calls = (context.launch_start_ns, context.launch_end_ns, context.launch_thread)
         found.append(_Operations(kernels.start_ns, kernels.launch, *calls))
-    for operations, frame in ((trace.graph_launches, trace.launches), (trace.copies, trace.api_calls)):
-        mine = operations.filter(pl.col("device_index") == device_index)
-        if mine.is_empty() or frame.is_empty():
-            continue
-        columns = ["process", "correlation_id"]
-        called = (
-            mine.select("start_ns", *columns)
-            .join(
-                frame.select(
-                    *columns, pl.col("start_ns").alias("call_start"), pl.col("end_ns").alias("call_end"), "thread"
-                ).unique(subset=columns, keep="first", maintain_order=True),
-                on=columns,
-                how="inner",
-            )
-            .sort("start_ns", "call_start")
-        )
+    for operations in context.operations:
+        called = operations.of_device(device_index)
         if called.height:
             times = (called[name].to_numpy() for name in ("call_start", "call_end", "thread"))
             found.append(_Operations(called["start_ns"].to_numpy(), np.arange(called.height), *times))
@@ -224,8 +245,9 @@ def _next_calls(operations: list[_Operations], end: Times) -> _Calls:
     return _Calls(known, start_ns, end_ns, thread)
 
 
-def _blocking_calls(trace: Trace) -> pl.DataFrame:
-    """Calls after which the thread knew the device to be done: synchronisations, and copies to the host it waited for."""
+def _blocking_calls(trace: Trace) -> dict[int, Times]:
+    """By thread: ends of the calls after which it knew the device to be done: synchronisations, and copies to the host
+    it waited for."""
     calls = trace.api_calls
     syncs = calls.filter(pl.col("kind").cast(pl.String) == "sync").select("thread", "end_ns")
     to_host = trace.copies.filter(pl.col("kind").cast(pl.String) == "d2h").select(
@@ -237,15 +259,19 @@ def _blocking_calls(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("end_ns") >= pl.col("copied_ns"))
         .select("thread", "end_ns")
     )
-    return pl.concat([syncs, waited]).sort("thread", "end_ns")
+    blocking = pl.concat([syncs, waited]).sort("thread", "end_ns")
+    ends = blocking["end_ns"].to_numpy()
+    return {thread: ends[own] for thread, own in places_of(blocking["thread"].to_numpy()).items()}
 
 
 def _last_blocking_end(blocking: Mapping[int, Times], call: _Calls, rows: npt.NDArray[np.int64]) -> Times:
     """For the calls in ``rows``: end of the last blocking call on their thread before them; the least int64 if none."""
     result = np.full(len(rows), np.iinfo(np.int64).min, dtype=np.int64)
     thread, begin = call.thread[rows], call.start_ns[rows]
-    for number, ends in blocking.items():
-        own = np.flatnonzero(thread == number)
+    for number, own in rows_by_value(thread):
+        ends = blocking.get(number)
+        if ends is None:
+            continue
         last = np.searchsorted(ends, begin[own], side="right") - 1
         result[own] = np.where(last >= 0, ends[np.maximum(last, 0)], result[own])
     return result

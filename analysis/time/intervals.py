@@ -191,6 +191,10 @@ def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt
         return sum(union(first[keys == key], last[keys == key]).total_ns for key in distinct)
     _, dense = np.unique(keys, return_inverse=True)
     span = int(last.max() - first.min()) + 1
+    if len(distinct) * span >= 2**62:  # hundreds of streams over years
+        order = np.argsort(dense, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(dense[order])) + 1)
+        return sum(union(first[rows], last[rows]).total_ns for rows in parts)
     # Each key gets its own stretch of time, so one union serves all of them.
     shift = dense.reshape(-1).astype(np.int64) * span - int(first.min())
     return union(first + shift, last + shift).total_ns

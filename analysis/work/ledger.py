@@ -85,7 +85,10 @@ class Ledger:
         self.live = requests
         if tokens != requests:
             self.known = False  # drafts: how many were accepted is not recorded
-        self.low, self.high = self.low + 1.0, self.high + 1.0
+        if self.known:
+            self.low, self.high = self.low + 1.0, self.high + 1.0
+        else:  # nothing is read of them until the level is known anew, and a long capture would pile them up
+            self.low = self.high = np.zeros(0)
 
     def close(self) -> None:
         """The capture ends: prompts never seen decoding, whole within one step, still have their lengths.

@@ -1,0 +1,137 @@
+"""Time captures that are odd in one way each, at two sizes: does anything grow faster than it should?
+
+    python benchmarks/odd.py [--case NAME ...] [--scale 1.0] [--shrink 4] [--folder DIR] [--list]
+
+Prints a row for each case (``odd_captures.py``): rows in the file, seconds to open, analyse, write HTML and JSON, peak
+memory, sizes of the outputs, time beside an ordinary capture with as many rows, and the exponent with which time grows
+from the smaller size to the larger, the fixed cost taken off. Each run is a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import resource
+import sqlite3
+import sys
+import tempfile
+import time
+from contextlib import closing
+from pathlib import Path
+
+import measure
+
+HEAD = (
+    "| case | n | rows | open s | analyze s | html s | json s | all s | beside ordinary | peak MiB | HTML MB | JSON MB "
+    "| grows with n to the |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def one(path: Path) -> None:
+    """The four stages in this process, as JSON."""
+    import trace_analyze.reports.html  # noqa: F401  imports are not what is timed
+    from trace_analyze.analysis import Options, analyze_options
+    from trace_analyze.ingest import open_trace
+    from trace_analyze.reports.outputs import render
+
+    clock = [time.perf_counter()]
+    trace = open_trace(path)
+    clock.append(time.perf_counter())
+    analysis = analyze_options(trace, Options())
+    clock.append(time.perf_counter())
+    html = render(analysis, "html")
+    clock.append(time.perf_counter())
+    text = render(analysis, "json")
+    clock.append(time.perf_counter())
+    print(json.dumps({
+        **{name: clock[i + 1] - clock[i] for i, name in enumerate(("open", "analyze", "html", "json"))},
+        "wall": clock[-1] - clock[0], "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "html_mb": len(html) / 1e6, "json_mb": len(text) / 1e6, "steps": analysis.steps.height,
+        "status": analysis.status,
+    }))  # fmt: skip
+
+
+def capture_path(folder: Path, name: str, n: int) -> Path:
+    path = folder / f"odd-{name.replace(' ', '-')}-{n}.sqlite"
+    if not path.exists():
+        from odd_captures import CASES
+
+        unfinished = path.with_suffix(".part")
+        CASES[name].make(n).write(unfinished)
+        unfinished.replace(path)
+    return path
+
+
+def rows_in(path: Path) -> int:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return sum(database.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] for table in tables)
+
+
+def run(path: Path, timeout: float) -> dict | None:
+    done = measure.run([sys.executable, __file__, "--one", path], timeout=timeout)
+    if done is None or done.code != 0:
+        print(f"{path.name}: {'too long' if done is None else done.error[-600:]}", file=sys.stderr)
+        return None
+    return {**json.loads(done.output), "rows": rows_in(path)}
+
+
+def main() -> None:
+    from odd_captures import CASES
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", action="append", choices=CASES, help="repeatable; default all")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the larger size")
+    parser.add_argument("--shrink", type=float, default=4.0, help="larger size over smaller size")
+    parser.add_argument("--folder", type=Path, help="keep the captures here; default a temporary folder")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds of one run")
+    parser.add_argument("--list", action="store_true", help="say what the cases are and stop")
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        one(options.one)
+        return
+    if options.list:
+        for name, case in CASES.items():
+            print(f"{name}: {case.size} {case.what}")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.folder or Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ["ordinary", *(name for name in options.case or CASES if name != "ordinary")]
+        table(folder, names, options.scale, options.shrink, options.timeout, keep=options.folder is not None)
+
+
+def table(folder: Path, names: list[str], scale: float, shrink: float, timeout: float, *, keep: bool) -> None:
+    from odd_captures import CASES
+
+    print(HEAD, flush=True)
+    fixed, per_row = 0.0, 0.0
+    for name in names:
+        pair = []
+        for n in (max(1, round(CASES[name].size * scale / shrink)), max(1, round(CASES[name].size * scale))):
+            path = capture_path(folder, name, n)
+            pair.append(run(path, timeout))
+            if not keep:
+                path.unlink()
+        small, large = pair
+        if small is None or large is None:
+            print(f"| {name} | {n} | did not finish | | | | | | | | | | |", flush=True)
+            continue
+        if name == "ordinary":
+            per_row = (large["wall"] - small["wall"]) / (large["rows"] - small["rows"])
+            fixed = max(0.0, small["wall"] - per_row * small["rows"])
+        like = fixed + per_row * large["rows"]
+        above = [max(each["wall"] - fixed, 0.01) for each in pair]
+        slope = math.log(above[1] / above[0]) / math.log(shrink)
+        stages = " | ".join(f"{large[stage]:.2f}" for stage in ("open", "analyze", "html", "json"))
+        print(
+            f"| {name} | {n:,} | {large['rows']:,} | {stages} | {large['wall']:.2f} | {large['wall'] / like:.1f} "
+            f"| {large['peak']:.0f} | {large['html_mb']:.2f} | {large['json_mb']:.1f} | {slope:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
