@@ -326,7 +326,9 @@ def _stall_numbers(
     reasons: dict[str, str],
 ) -> dict[str, Any]:
     known = stalls["stall_ms"].drop_nulls()
-    episodes = stalls.group_by("episode").agg(pl.col("stall_ms").sum())["stall_ms"]
+    episodes = known  # none, where no gap stalled
+    if stalls.height:
+        episodes = stalls.group_by("episode").agg(pl.col("stall_ms").sum())["stall_ms"]
     unheld = found.stalls.prefill_without_waiters
     lost = stalls["request_ms_lost"]
     total = float(known.sum())

@@ -55,7 +55,7 @@ class RatedSteps:
         rows = (
             found.steps.select("group", "index", "phase", "busy_ns", "mbu_pct", "mfu_pct", "kv_tokens_source")
             .with_columns(at_most.alias("at_most"))
-            .join(pl.concat([_wall_times(group) for group in groups]), on=["group", "index"], maintain_order="left")
+            .join(_wall_times(groups), on=["group", "index"], maintain_order="left")
             .join(order, on="group", maintain_order="left")
             .sort("turn", maintain_order=True)
         )
@@ -91,18 +91,22 @@ def _floats(values: pl.Series) -> npt.NDArray[np.float64]:
     return values.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 
-def _wall_times(group: GroupSteps) -> pl.DataFrame:
-    """``wall_ns`` of the group's usable steps (0 = none)."""
-    wall = np.where(group.is_prefill | group.is_mixed, group.end_ns - group.start_ns, 0)
-    chain = chain_decode_steps(group)
-    # draft steps of speculation may lie between: they are part of the wait for the next token, a prefill is not
-    direct = (chain.prefill_between == 0) & group.is_decode[chain.closing]
-    wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
+def _wall_times(groups: Sequence[GroupSteps]) -> pl.DataFrame:
+    """``wall_ns`` of the groups' usable steps (0 = none)."""
+    walls = []
+    for group in groups:
+        wall = np.where(group.is_prefill | group.is_mixed, group.end_ns - group.start_ns, 0)
+        chain = chain_decode_steps(group)
+        # draft steps of speculation may lie between: they are part of the wait for the next token, a prefill is not
+        direct = (chain.prefill_between == 0) & group.is_decode[chain.closing]
+        wall[chain.closing[direct]] = (group.end_ns[chain.closing] - group.end_ns[chain.before])[direct]
+        walls.append(wall)
+    numbers = np.repeat([group.group for group in groups], [len(wall) for wall in walls])
     return pl.DataFrame(
         {
-            "group": pl.Series(np.full(len(wall), group.group), dtype=pl.Int32),
-            "index": pl.Series(group.index, dtype=pl.Int32),
-            "wall_ns": pl.Series(wall, dtype=pl.Int64),
+            "group": pl.Series(numbers, dtype=pl.Int32),
+            "index": pl.Series(np.concatenate([group.index for group in groups]), dtype=pl.Int32),
+            "wall_ns": pl.Series(np.concatenate(walls), dtype=pl.Int64),
         }
     )
 

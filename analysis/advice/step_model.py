@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ..time.group_steps import GroupSteps
+from ..time.group_steps import COUNTS, GroupSteps
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,7 +80,7 @@ class StepFacts:
 
 def _of_group(group: GroupSteps) -> StepFacts:
     phased = group.is_prefill | group.is_decode | group.is_mixed
-    count = {name: group.count(name)[phased] for name in group.frame.columns if name.endswith(COUNTED)}
+    count = {name: group.count(name)[phased] for name in COUNTS if name.endswith(COUNTED)}
     bearing, prefilling = group.is_decode_bearing[phased], ~group.is_decode[phased]
     zero = np.zeros(int(phased.sum()))
     requests = np.where(bearing, count["decode_requests"], zero)

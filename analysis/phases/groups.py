@@ -47,17 +47,16 @@ def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl
     for number in range(len(heads)):
         members = sorted({columns.lane_device[lane] for lane in np.flatnonzero(group_of == number)})
         rows.append((number, members, KINDS[kind_of[number]] if len(members) > 1 else "single"))
-    indexed = [
-        frame.with_columns(pl.lit(int(group_of[lane]), dtype=pl.Int32).alias("group"), pl.Series("slot", slots[lane]))
-        for lane, frame in enumerate(own)
-    ]
     table = pl.DataFrame(rows, schema=dict(GROUPS), orient="row")
-    if not indexed:
+    if not own:
         return table, steps.with_columns(
             pl.lit(0, dtype=pl.Int32).alias("group"), pl.lit(0, dtype=pl.Int32).alias("index")
         )
     index = (pl.col("slot").rank("dense").over("group") - 1).cast(pl.Int32)
-    return table, pl.concat(indexed).with_columns(index.alias("index")).drop("slot")
+    indexed = pl.concat(own).with_columns(
+        pl.Series("group", np.repeat(group_of, heights), dtype=pl.Int32), pl.Series("slot", np.concatenate(slots))
+    )
+    return table, indexed.with_columns(index.alias("index")).drop("slot")
 
 
 def possible_groups(heads: list[int], lane: int, heights: Ints, reduces: Bools, sends: Bools) -> list[int]:

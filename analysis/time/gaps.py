@@ -8,8 +8,10 @@ bookkeeping between the steps belongs to the token it prepares: it counts as dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +35,7 @@ class GroupGaps:
     steps: GroupSteps
     chain: Chain
     baseline: list[Baseline]  # for the closing step's decode requests; only looked at where that step is mixed
-    frame: pl.DataFrame  # GAPS_WITH_REASON, ``stall`` still -1
+    columns: dict[str, Any]  # GAPS_WITH_REASON without ``stall``; NaN marks what cannot be told
 
     @property
     def start_ns(self) -> Times:
@@ -74,28 +76,36 @@ def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals
         values[outside] = np.nan
     unsplit = steps.is_mixed[chain.closing] & np.array([b.ns is None for b in found], dtype=bool)
     counted = ~((chain.prefill_between > 0) & (chain.held == 0))
-    frame = pl.DataFrame(
-        {
-            "group": pl.Series(np.full(len(chain.closing), steps.group), dtype=pl.Int32),
-            "index": pl.Series(steps.index[chain.closing], dtype=pl.Int32),
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "gap_ms": (end_ns - start_ns) / 1e6,
-            **{name: pl.Series(values, dtype=pl.Float64) for name, values in parts.items()},
-            "counted": counted,
-            "stall": pl.Series(np.full(len(chain.closing), -1), dtype=pl.Int32),
-            "decode_requests": steps.frame["decode_requests"].cast(pl.Int64).gather(chain.closing),
-            "reason": pl.Series(
-                [_reason(*row) for row in zip(found, unsplit.tolist(), outside.tolist(), strict=True)], dtype=pl.String
-            ),
-        },
-        schema_overrides=dict(GAPS_WITH_REASON),
-    ).with_columns(
-        # NaN marks what cannot be told (see _mean_parts).
-        pl.col(name).fill_nan(None)
-        for name in parts
+    columns = {
+        "group": np.full(len(chain.closing), steps.group),
+        "index": steps.index[chain.closing],
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "gap_ms": (end_ns - start_ns) / 1e6,
+        **parts,
+        "counted": counted,
+        "decode_requests": requests,
+        "reason": [_reason(*row) for row in zip(found, unsplit.tolist(), outside.tolist(), strict=True)],
+    }
+    return GroupGaps(steps, chain, found, columns)
+
+
+def gaps_frame(groups: Sequence[GroupGaps], stall: Sequence[npt.NDArray[np.int32]]) -> pl.DataFrame:
+    """GAPS_WITH_REASON of all groups; ``stall`` has each gap's row of the stalls, -1 for none."""
+    if not groups:
+        return pl.DataFrame(schema=GAPS_WITH_REASON)
+    columns: dict[str, Any] = {
+        name: np.concatenate([group.columns[name] for group in groups])
+        for name in groups[0].columns
+        if name != "reason"
+    }
+    columns["reason"] = list(itertools.chain.from_iterable(group.columns["reason"] for group in groups))
+    columns["stall"] = np.concatenate(stall)
+    series = (
+        pl.Series(name, columns[name], pl.String if name == "reason" else None, nan_to_null=name != "reason")
+        for name in GAPS_WITH_REASON
     )
-    return GroupGaps(steps, chain, found, frame.select(list(GAPS_WITH_REASON)))
+    return pl.DataFrame([each.cast(GAPS_WITH_REASON[each.name]) for each in series])
 
 
 def _reason(baseline: Baseline, unsplit: bool, outside: bool) -> str | None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..parts import split_by
+from ..parts import places_of
 from .intervals import Times
 
 #: Group-level columns; ``padded_tokens`` and the counts are null where no rank knows them.
@@ -34,8 +34,22 @@ COUNTS = (
 
 
 @dataclass(frozen=True)
+class CountColumns:
+    """The count columns of the usable steps of all groups, each read when first asked for."""
+
+    frame: pl.DataFrame
+    read: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
+
+    def column(self, name: str) -> npt.NDArray[np.float64]:
+        """One as float64, NaN where unknown."""
+        if name not in self.read:
+            self.read[name] = self.frame[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+        return self.read[name]
+
+
+@dataclass(frozen=True)
 class GroupSteps:
-    """The usable steps of one group in time order, as columns; ``frame`` has them too.
+    """The usable steps of one group in time order, as columns.
 
     Partial and excluded steps are out; ``after_excluded`` marks the first step behind an excluded one, where a
     chain of decode steps is broken.
@@ -44,7 +58,6 @@ class GroupSteps:
     group: int
     devices: tuple[int, ...]  # device_index of its ranks
     kind: str
-    frame: pl.DataFrame
     index: npt.NDArray[np.int64]
     start_ns: Times
     end_ns: Times
@@ -52,7 +65,8 @@ class GroupSteps:
     is_decode: npt.NDArray[np.bool_]
     is_mixed: npt.NDArray[np.bool_]
     after_excluded: npt.NDArray[np.bool_]
-    counts: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)  # read by ``count``
+    counts: CountColumns  # of all groups, read by ``count``
+    own: slice  # this group's rows among them
 
     @property
     def is_decode_bearing(self) -> npt.NDArray[np.bool_]:
@@ -61,9 +75,7 @@ class GroupSteps:
 
     def count(self, column: str) -> npt.NDArray[np.float64]:
         """A count column as float64, NaN where unknown."""
-        if column not in self.counts:
-            self.counts[column] = self.frame[column].cast(pl.Float64).fill_null(float("nan")).to_numpy()
-        return self.counts[column]
+        return self.counts.column(column)[self.own]
 
 
 def group_steps(steps: pl.DataFrame) -> pl.DataFrame:
@@ -92,28 +104,32 @@ def group_steps(steps: pl.DataFrame) -> pl.DataFrame:
 
 def split_groups(steps: pl.DataFrame, groups: pl.DataFrame) -> Iterator[GroupSteps]:
     """The usable steps of each group, one :class:`GroupSteps` each (also for groups without any step)."""
-    rows = split_by(group_steps(steps), "group")
+    whole = group_steps(steps).sort("group", "start_ns", "index")
+    # An excluded step (warm-up, graph capture) breaks the chain of tokens; a partial one only sits at the edge.
+    excluded = whole["excluded"].to_numpy()
+    usable = ~(excluded | whole["partial"].to_numpy())
+    ran = np.cumsum(excluded)[usable]
+    frame = whole.filter(pl.Series(usable, dtype=pl.Boolean))
+    index, start_ns, end_ns = (frame[name].cast(pl.Int64).to_numpy() for name in ("index", "start_ns", "end_ns"))
+    phase = frame["phase"].cast(pl.String).to_numpy()
+    prefill, decode, mixed = (phase == kind for kind in ("prefill", "decode", "mixed"))
+    counts = CountColumns(frame.select(COUNTS))
+    rows = places_of(frame["group"].to_numpy())
     for group, devices, kind in groups.select("group", "devices", "kind").iter_rows():
-        mine = rows(group).sort("start_ns", "index")
-        # An excluded step (warm-up, graph capture) breaks the chain of tokens; a partial one only sits at the edge.
-        excluded = mine["excluded"].to_numpy()
-        ran = np.cumsum(excluded)
-        usable = ~(excluded | mine["partial"].to_numpy())
-        frame = mine.filter(pl.Series(usable))
-        seen = ran[usable]
-        phase = frame["phase"].cast(pl.String).to_numpy()
+        own = rows.get(group, slice(0, 0))
         yield GroupSteps(
             group=int(group),
             devices=tuple(int(d) for d in devices),
             kind=str(kind),
-            frame=frame,
-            index=frame["index"].cast(pl.Int64).to_numpy(),
-            start_ns=frame["start_ns"].to_numpy(),
-            end_ns=frame["end_ns"].to_numpy(),
-            is_prefill=phase == "prefill",
-            is_decode=phase == "decode",
-            is_mixed=phase == "mixed",
-            after_excluded=np.diff(seen, prepend=seen[:1]) > 0,
+            index=index[own],
+            start_ns=start_ns[own],
+            end_ns=end_ns[own],
+            is_prefill=prefill[own],
+            is_decode=decode[own],
+            is_mixed=mixed[own],
+            after_excluded=np.diff(ran[own], prepend=ran[own][:1]) > 0,
+            counts=counts,
+            own=own,
         )
 
 

@@ -133,20 +133,15 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
 
 def _decode_gaps(tagged: Tagged) -> pl.DataFrame:
     """Gaps that close with a pure decode step and hold no prefill step: group, start_ns, end_ns."""
-    frames = []
+    start_ns, end_ns, number = ([np.zeros(0, dtype=np.int64)] for _ in range(3))
     for group in split_groups(tagged.steps, tagged.groups):
         chain = chain_decode_steps(group)
         pure = group.is_decode[chain.closing] & (chain.prefill_between == 0)
-        frames.append(
-            pl.DataFrame(
-                {"start_ns": group.end_ns[chain.before][pure], "end_ns": group.end_ns[chain.closing][pure]},
-            ).with_columns(pl.lit(group.group, dtype=pl.Int32).alias("group"))
-        )
-    return (
-        pl.concat(frames)
-        if frames
-        else pl.DataFrame(schema={"start_ns": pl.Int64, "end_ns": pl.Int64, "group": pl.Int32})
-    )
+        start_ns.append(group.end_ns[chain.before][pure])
+        end_ns.append(group.end_ns[chain.closing][pure])
+        number.append(np.full(len(start_ns[-1]), group.group))
+    columns = {"start_ns": start_ns, "end_ns": end_ns, "group": number}
+    return pl.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
 
 
 def _scopes(trace: Trace) -> dict[str, dict[int, Intervals]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,8 @@ import polars as pl
 
 from ..result import STALLS
 from .accounting import TimeResult
-from .gaps import GAPS_WITH_REASON, GroupGaps, find_gaps
+from .baseline import Baseline
+from .gaps import GroupGaps, find_gaps, gaps_frame
 from .group_steps import GroupSteps, split_groups
 from .intervals import Intervals, union
 
@@ -56,19 +58,23 @@ def find_gaps_and_stalls(
     ``steps`` is STEPS, ``groups`` GROUPS, ``time`` from ``account_time`` over the same steps, ``waits`` from
     ``split_collectives``. Frames are sorted by (group, time); ``gaps.stall`` points to rows of ``stalls``.
     """
-    all_gaps, all_stalls, unheld, runs = [], [], {}, []
+    all_gaps, all_stalls, stall_of_gap, unheld, runs = [], [], [], {}, []
     first = first_episode = 0
     for group in split_groups(steps, groups):
         gaps = find_gaps(group, time, waits)
-        stalls, rows = _group_stalls(gaps, first, first_episode)
-        first += stalls.height
-        first_episode += stalls["episode"].n_unique()
-        all_gaps.append(gaps.frame.with_columns(pl.Series("stall", rows, dtype=pl.Int32)))
-        all_stalls.append(stalls)
+        found = _who_waited(gaps)
+        stalled = found.stalled
+        stall_of_gap.append(np.where(stalled, np.cumsum(stalled) - 1 + first, -1).astype(np.int32))
+        all_gaps.append(gaps)
         unheld[group.group] = int(((gaps.chain.prefill_between > 0) & (gaps.chain.held == 0)).sum())
-        runs.extend(_longest_run(gaps))
+        if stalled.any():  # of a thousand groups most may have none
+            stalls = _group_stalls(gaps, found, first, first_episode)
+            first += stalls.height
+            first_episode += stalls["episode"].n_unique()
+            all_stalls.append(stalls)
+            runs.extend(_longest_run(gaps, found))
     return StallResult(
-        gaps=pl.concat(all_gaps) if all_gaps else pl.DataFrame(schema=GAPS_WITH_REASON),
+        gaps=gaps_frame(all_gaps, stall_of_gap),
         stalls=pl.concat(all_stalls) if all_stalls else pl.DataFrame(schema=dict(STALLS)),
         prefill_without_waiters=unheld,
         longest_run=max(runs, key=lambda r: (r.steps, r.ms, -r.start_ns)) if runs else None,
@@ -103,15 +109,12 @@ def _who_waited(gaps: GroupGaps) -> _Waits:
     return _Waits(prefill, mixed, np.where(prefill, prefill_ns, 0.0), np.where(mixed, excess_ns, 0.0))
 
 
-def _group_stalls(gaps: GroupGaps, first: int, first_episode: int) -> tuple[pl.DataFrame, npt.NDArray[np.int32]]:
-    """Stalls of one group, and for each gap its stall's row (-1 = none)."""
-    waits = _who_waited(gaps)
-    stalled = waits.stalled
-    chosen = np.flatnonzero(stalled)
-    row_of_gap = np.where(stalled, np.cumsum(stalled) - 1 + first, -1).astype(np.int32)
+def _group_stalls(gaps: GroupGaps, waits: _Waits, first: int, first_episode: int) -> pl.DataFrame:
+    """Stalls of one group that has some."""
+    chosen = np.flatnonzero(waits.stalled)
     begins = np.diff(chosen, prepend=-2) > 1
-    before, after = _undisturbed_neighbours(gaps, stalled, chosen)
-    blocks = [_stalling_steps(gaps, waits, k) for k in chosen.tolist()]
+    before, after = _undisturbed_neighbours(gaps, waits.stalled, chosen)
+    blocks = _Blocks.of([_stalling_steps(gaps, waits, k) for k in chosen.tolist()])
     steps, closing = gaps.steps, gaps.chain.closing[chosen]
     own = steps.count("decode_requests")[closing]
     held_by_prefill = np.where(waits.prefill[chosen], gaps.chain.held[chosen], 0.0)
@@ -122,41 +125,67 @@ def _group_stalls(gaps: GroupGaps, first: int, first_episode: int) -> tuple[pl.D
     lost = np.where(prefill_ms > 0, held_by_prefill * prefill_ms, 0.0) + np.where(
         waits.mixed[chosen], held_by_mixed * excess_ms, 0.0
     )
-    gap_start, gap_end = gaps.start_ns, gaps.end_ns
+    gap_start, gap_end = gaps.start_ns[chosen], gaps.end_ns[chosen]
     used = [gaps.baseline[k] if waits.mixed[k] else None for k in chosen.tolist()]
+    tokens = np.add.reduceat(steps.count("prefill_tokens")[blocks.rows], blocks.begins)
     frame = pl.DataFrame(
         {
             "stall": np.arange(first, first + len(chosen)),
             "group": np.full(len(chosen), steps.group),
-            "start_ns": [int(max(steps.start_ns[b[0]], gap_start[k])) for b, k in zip(blocks, chosen, strict=True)],
-            "end_ns": [int(min(steps.end_ns[b[-1]], gap_end[k])) for b, k in zip(blocks, chosen, strict=True)],
+            "start_ns": np.maximum(steps.start_ns[blocks.rows[blocks.begins]], gap_start),
+            "end_ns": np.minimum(steps.end_ns[blocks.rows[blocks.last]], gap_end),
             "stall_ms": total,
             "kind": np.where(waits.prefill[chosen], "prefill_step", "mixed_step"),
             "episode": np.cumsum(begins) - 1 + first_episode,
-            "prefill_tokens": [_known_sum(steps.count("prefill_tokens")[b]) for b in blocks],
-            "prefill_requests": [_prompts(steps, b) for b in blocks],
+            "prefill_tokens": tokens,
+            "prefill_requests": _prompts(steps, blocks),
             "requests_held": np.maximum(held_by_prefill, held_by_mixed),
             "request_ms_lost": lost,
             "baseline_ms": [None if b is None or b.ns is None else b.ns / 1e6 for b in used],
             "baseline_n": [None if b is None else b.n for b in used],
             "gap_before_ms": before,
-            "gap_ms": (gap_end - gap_start)[chosen] / 1e6,
+            "gap_ms": (gap_end - gap_start) / 1e6,
             "gap_after_ms": after,
-            "steps": [steps.index[b].tolist() for b in blocks],
-            "reason": [_reason(gaps, waits, k) for k in chosen.tolist()],
+            "steps": blocks.split(steps.index),
+            "reason": _reasons(gaps, waits, chosen, np.isnan(tokens)),
         },
         schema=dict(STALLS),
         strict=False,
     )
     floats = ["stall_ms", "request_ms_lost", "gap_before_ms", "gap_after_ms"]
-    return frame.with_columns(pl.col(floats).fill_nan(None)), row_of_gap
+    return frame.with_columns(pl.col(floats).fill_nan(None))
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """The steps that stalled each of some gaps, one gap's behind the other's; none is empty."""
+
+    rows: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.int64]
+
+    @staticmethod
+    def of(blocks: list[npt.NDArray[np.int64]]) -> _Blocks:
+        lengths = np.array([len(block) for block in blocks], dtype=np.int64)
+        return _Blocks(np.concatenate(blocks), np.cumsum(lengths) - lengths)
+
+    @property
+    def last(self) -> npt.NDArray[np.int64]:
+        """Where each gap's last step stands."""
+        return np.append(self.begins[1:], len(self.rows)) - 1
+
+    def split(self, values: npt.NDArray[np.int64]) -> list[list[int]]:
+        """What ``values`` has for the steps, a list for each gap."""
+        flat = values[self.rows].tolist()
+        return [flat[begin : last + 1] for begin, last in zip(self.begins.tolist(), self.last.tolist(), strict=True)]
 
 
 def _stalling_steps(gaps: GroupGaps, waits: _Waits, gap: int) -> npt.NDArray[np.int64]:
     """Rows of the steps that stalled a gap: the prefill steps in between, then the mixed step that closes it."""
+    if not waits.prefill[gap]:
+        return gaps.chain.closing[gap : gap + 1] if waits.mixed[gap] else gaps.chain.closing[:0]
     before, closing = int(gaps.chain.before[gap]), int(gaps.chain.closing[gap])
-    rows = np.arange(min(before, closing) + 1, max(before, closing))
-    chosen = rows[gaps.steps.is_prefill[rows]] if waits.prefill[gap] else rows[:0]
+    first, last = min(before, closing) + 1, max(before, closing)
+    chosen = first + np.flatnonzero(gaps.steps.is_prefill[first:last])
     return np.append(chosen, closing) if waits.mixed[gap] else chosen
 
 
@@ -171,45 +200,72 @@ def _undisturbed_neighbours(
     return padded[at], padded[at + 1]
 
 
-def _known_sum(values: npt.NDArray[np.float64]) -> int | None:
-    return None if np.isnan(values).any() else int(values.sum())
+def _prompts(steps: GroupSteps, blocks: _Blocks) -> npt.NDArray[np.float64]:
+    """Prompts worked on: those finished plus one still unfinished at the end, where that can be seen; else a floor.
+
+    NaN where the steps' requests are not known.
+    """
+    requests, finished = steps.count("prefill_requests")[blocks.rows], steps.count("prompts_finished")[blocks.rows]
+    last = blocks.last
+    seen = np.add.reduceat(np.nan_to_num(finished), blocks.begins) - np.nan_to_num(finished)[last] + requests[last]
+    hidden = np.logical_or.reduceat(np.isnan(finished), blocks.begins)
+    most = np.maximum.reduceat(requests, blocks.begins)
+    return np.where(np.isnan(most), np.nan, np.where(hidden, most, seen))
 
 
-def _prompts(steps: GroupSteps, rows: npt.NDArray[np.int64]) -> int | None:
-    """Prompts worked on: those finished plus one still unfinished at the end, where that can be seen; else a floor."""
-    requests, finished = steps.count("prefill_requests")[rows], steps.count("prompts_finished")[rows]
-    if np.isnan(requests).any():
-        return None
-    if np.isnan(finished).any():
-        return int(requests.max())
-    return int(finished[:-1].sum() + requests[-1])
+def _reasons(
+    gaps: GroupGaps, waits: _Waits, chosen: npt.NDArray[np.int64], no_tokens: npt.NDArray[np.bool_]
+) -> list[str | None]:
+    """Why numbers of the stalls are null, and their baselines; worked out once for all stalls that are alike."""
+    said: dict[tuple[Any, ...], str | None] = {}
+    no_requests = np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[chosen]])
+    held = gaps.chain.held[chosen]
+    cases = zip(
+        [gaps.baseline[k] if waits.mixed[k] else None for k in chosen.tolist()],
+        waits.prefill[chosen].tolist(),
+        np.isnan(held).tolist(),
+        gaps.chain.held_is_lower_bound[chosen].tolist(),
+        no_requests.tolist(),
+        no_tokens.tolist(),
+        strict=True,
+    )
+    found = []
+    for case in cases:
+        if case not in said:
+            said[case] = _reason(*case)
+        found.append(said[case])
+    return found
 
 
-def _reason(gaps: GroupGaps, waits: _Waits, gap: int) -> str | None:
+def _reason(
+    baseline: Baseline | None,
+    prefill: bool,
+    held_unknown: bool,
+    held_is_lower_bound: bool,
+    no_requests: bool,
+    no_tokens: bool,
+) -> str | None:
+    """``baseline``: of the mixed step that closes the gap, None where none does."""
     reasons = []
-    held = gaps.chain.held[gap]
-    if waits.prefill[gap] and np.isnan(held):
+    if prefill and held_unknown:
         reasons.append("how many requests were held is unknown: the capture does not show the steps' request counts")
-    elif waits.prefill[gap] and gaps.chain.held_is_lower_bound[gap]:
+    elif prefill and held_is_lower_bound:
         reasons.append("requests_held is a lower bound: chunks of one prompt may count as several prompts")
-    if waits.mixed[gap]:
-        baseline = gaps.baseline[gap]
+    if baseline is not None:
         if baseline.ns is None:
-            part = "the mixed step's excess" if waits.prefill[gap] else "stall_ms"
+            part = "the mixed step's excess" if prefill else "stall_ms"
             reasons.append(f"no baseline for {part}: {baseline.rule}")
         else:
             reasons.append(f"baseline: {baseline.rule}")
-        if np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[gap]]):
+        if no_requests:
             reasons.append("requests_held is unknown: the mixed step's decode requests are not known")
-    rows = _stalling_steps(gaps, waits, gap)
-    if np.isnan(gaps.steps.count("prefill_tokens")[rows]).any():
+    if no_tokens:
         reasons.append("prefill_tokens is unknown: the capture does not show how many its steps had")
     return "; ".join(reasons) or None
 
 
-def _longest_run(gaps: GroupGaps) -> list[Run]:
+def _longest_run(gaps: GroupGaps, waits: _Waits) -> list[Run]:
     """The longest run of prefill steps inside one gap that somebody waited through; empty if there is none."""
-    waits = _who_waited(gaps)
     candidates = np.flatnonzero(waits.prefill)
     if not len(candidates):
         return []
