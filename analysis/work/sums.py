@@ -6,7 +6,7 @@ op class are then sums of a few hundred groups.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,22 @@ MS = 1e6
 
 
 @dataclass(frozen=True)
+class Lists:
+    """A list of numbers for each group, one behind the other."""
+
+    values: Ints
+    begins: Ints  # of each group's list, and where the last one ends
+
+    def of(self, group: int) -> Ints:
+        """The list of one group."""
+        return self.values[self.begins[group] : self.begins[group + 1]]
+
+    def joined(self, groups: Sequence[int]) -> Ints:
+        """The lists of some groups, at least one, end to end."""
+        return np.concatenate([self.of(group) for group in groups])
+
+
+@dataclass(frozen=True)
 class GroupSums:
     """One row per (name, phase) that occurs in the window. Sums are over kernels whose number is known."""
 
@@ -38,9 +54,9 @@ class GroupSums:
     columns: dict[str, Floats]  # count, total_ms, in_mixed_ms, known_ms, flop, flop_n, ...
     by_evidence: Floats  # (group, evidence) ms
     by_source: Floats  # (group, work source) ms
-    in_step: npt.NDArray[np.bool_]  # (group, step): the group has a kernel in that step
+    steps: Lists  # the steps in which each group has a kernel, none twice
     whole: npt.NDArray[np.bool_]  # steps that neither the window nor the capture's edge cuts
-    rows: list[Ints]  # kernel rows of each group
+    rows: Lists  # kernel rows of each group
     dtype: Ints
     helper: npt.NDArray[np.bool_]
     duration: Ints
@@ -109,15 +125,12 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
     columns |= _bounded(work, countable(phases.steps), inside, group, n)
-    step = work.step[chosen]
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
-    columns["whole_n"] = number(np.append(whole, False)[step])  # -1, outside every step, picks the last
-    seen = np.zeros((n, phases.steps.height + 1), np.bool_)
-    seen[group, step] = True  # -1 marks the last column, which is dropped
+    columns["whole_n"] = number(np.append(whole, False)[work.step[chosen]])  # -1, outside every step, picks the last
     order = np.argsort(_small(group), kind="stable")
     ends = np.cumsum(count)
     first = order[ends - count]
-    rows = np.split(order if isinstance(chosen, slice) else inside[order], ends[:-1]) if n else []
+    rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
     return GroupSums(
         name=present // len(_PHASES),
         op=codes("op_class")[first].astype(np.int64),
@@ -125,13 +138,26 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         columns=columns,
         by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
         by_source=_split(group, work.source[chosen], ms, n, len(_SOURCES)),
-        in_step=seen[:, :-1],
+        steps=_steps_of_groups(group[order], work.step[rows.values], n, phases.steps.height),
         whole=whole,
         rows=rows,
-        dtype=np.array([work.dtype[row].max(initial=0) for row in rows], np.int64),
-        helper=np.array([bool(work.helper[row].all()) for row in rows], np.bool_),
+        dtype=np.maximum.reduceat(work.dtype[rows.values], rows.begins[:-1]).astype(np.int64)
+        if n
+        else np.zeros(0, np.int64),
+        helper=np.logical_and.reduceat(work.helper[rows.values], rows.begins[:-1]) if n else np.zeros(0, np.bool_),
         duration=work.duration,
     )
+
+
+def _steps_of_groups(group: Ints, step: npt.NDArray[np.int32], groups: int, steps: int) -> Lists:
+    """The distinct steps of each group; ``group`` is sorted. A table of groups by steps would not fit: a capture may hold
+    100,000 names and as many steps."""
+    fresh = np.flatnonzero(step >= 0)
+    again = (step[fresh[1:]] == step[fresh[:-1]]) & (group[fresh[1:]] == group[fresh[:-1]])
+    fresh = fresh[np.concatenate(([True], ~again))] if len(fresh) else fresh
+    pairs = np.unique(group[fresh] * max(steps, 1) + step[fresh])
+    often = np.bincount(pairs // max(steps, 1), minlength=groups)
+    return Lists(pairs % max(steps, 1), np.append(0, np.cumsum(often)))
 
 
 def _bounded(
@@ -175,6 +201,8 @@ def _split(group: Ints, kind: npt.NDArray[Any], ms: Floats, groups: int, kinds: 
 def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
     """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``."""
     own = duration[rows]
+    if len(own) == 1:
+        return int(rows[0]), float(own[0])
     middle = (len(own) - 1) // 2
     order = np.argpartition(own, middle)
     value = float(own[order[middle]])
@@ -183,31 +211,52 @@ def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
     return int(rows[order[middle]]), value
 
 
+#: Sums that are unknown where no kernel of the group has the number, and how many have it.
+_KNOWN = (("flop", "flop_n"), ("flop_executed", "executed_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
+          ("compute_s", "compute_n"), ("matrix_s", "matrix_n"))  # fmt: skip
+
+
+def each_group(sums: GroupSums) -> Iterator[dict[str, Any]]:
+    """A table row for each group: sums, counts per step, evidence shares, main source, median; null = unknown."""
+    columns = sums.columns
+    evidence, source = sums.by_evidence.tolist(), sums.by_source.argmax(axis=1).tolist()
+    whole = sums.by_evidence.sum(axis=1).tolist()
+    steps, dtype, helper = np.diff(sums.steps.begins).tolist(), sums.dtype.tolist(), sums.helper.tolist()
+    whole_steps = np.diff(np.append(0, np.cumsum(sums.whole[sums.steps.values]))[sums.steps.begins]).tolist()
+    op, phase, name = sums.op.tolist(), sums.phase.tolist(), sums.name.tolist()
+    begins = sums.rows.begins.tolist()
+    for group, values in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
+        row: dict[str, Any] = dict(zip(columns, values, strict=True))
+        _finish(row, evidence[group], whole[group])
+        row["steps"], row["whole_steps"], row["source"] = steps[group], whole_steps[group], _SOURCES[source[group]]
+        row["median_launch"], median = median_row(sums.rows.values[begins[group] : begins[group + 1]], sums.duration)
+        row["median_us"] = median / 1e3
+        row["dtype"], row["helper"] = dtype[group], helper[group]
+        row["op_class"], row["phase"], row["name_id"] = _OPS[op[group]], _PHASES[phase[group]], name[group]
+        yield row
+
+
 def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
-    """One table row from some groups: sums, counts per step, evidence shares, main source, median; null = unknown."""
+    """The same as one row for some groups."""
     at = np.asarray(members, np.int64)
-    alone = int(at[0]) if len(at) == 1 else None  # a capture may hold 100,000 names: no sums over one
-
-    def total(values: npt.NDArray[Any]) -> Any:
-        return values[at].sum(axis=0) if alone is None else values[alone]
-
-    row: dict[str, Any] = {name: float(total(values)) for name, values in sums.columns.items()}
-    for name, known in (("flop", "flop_n"), ("flop_executed", "executed_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
-                        ("compute_s", "compute_n"), ("matrix_s", "matrix_n")):  # fmt: skip
-        if not row[known]:
-            row[name] = None
-    row["count"] = int(row["count"])
-    in_step = sums.in_step[at].any(axis=0) if alone is None else sums.in_step[alone]
-    row["steps"], row["whole_steps"] = int(np.count_nonzero(in_step)), int(np.count_nonzero(in_step & sums.whole))
-    evidence, source = total(sums.by_evidence), total(sums.by_source)
-    whole = float(evidence.sum())
-    row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence.tolist(), strict=True) if ms and whole}
-    row["source"] = _SOURCES[int(source.argmax())]
-    rows = np.concatenate([sums.rows[i] for i in at]) if alone is None else sums.rows[alone]
-    row["median_launch"], median = median_row(rows, sums.duration)
+    row: dict[str, Any] = {name: float(values[at].sum(axis=0)) for name, values in sums.columns.items()}
+    evidence = sums.by_evidence[at].sum(axis=0)
+    _finish(row, evidence.tolist(), float(evidence.sum()))
+    steps = np.unique(sums.steps.joined(members))
+    row["steps"], row["whole_steps"] = len(steps), int(np.count_nonzero(sums.whole[steps]))
+    row["source"] = _SOURCES[int(sums.by_source[at].sum(axis=0).argmax())]
+    row["median_launch"], median = median_row(sums.rows.joined(members), sums.duration)
     row["median_us"] = median / 1e3
     row["dtype"] = int(sums.dtype[at].max())
     row["helper"] = bool(sums.helper[at].all())
     row["op_class"], row["phase"] = _OPS[int(sums.op[at[0]])], _PHASES[int(sums.phase[at[0]])]
     row["name_id"] = int(sums.name[at[0]])
     return row
+
+
+def _finish(row: dict[str, Any], evidence: Sequence[float], whole: float) -> None:
+    for name, known in _KNOWN:
+        if not row[known]:
+            row[name] = None
+    row["count"] = int(row["count"])
+    row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence, strict=True) if ms and whole}

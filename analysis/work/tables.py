@@ -14,7 +14,7 @@ from ..result import KERNEL_TABLE, OP_CLASS_TABLE
 from . import ratios
 from .choice import ModelChoice
 from .name_columns import DTYPES, MATRIX_OPS
-from .sums import GroupSums, merged
+from .sums import GroupSums, each_group, merged
 from .waves import SmLimits, waves
 
 CONVENTIONS = (
@@ -209,7 +209,7 @@ def _unknown_tokens(row: Mapping[str, Any]) -> str | None:
 
 def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
-    rows = [_ratios_of(merged(sums, [group]), why) for group in range(len(sums.name))]
+    rows = [_ratios_of(row, why) for row in each_group(sums)]
     rows.sort(key=lambda row: (-row["total_ms"], row["name_id"], row["phase"]))
     used = [row["name_id"] for row in rows]
     names, libraries, short = (
