@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
+from ..parts import places_of, stable_order
 from ..result import KERNEL_TABLE, OP_CLASS_TABLE
 from . import ratios
 from .choice import ModelChoice
@@ -209,16 +210,18 @@ def _unknown_tokens(row: Mapping[str, Any]) -> str | None:
 
 def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
-    rows = [_ratios_of(row, why) for row in each_group(sums)]
-    rows.sort(key=lambda row: (-row["total_ms"], row["name_id"], row["phase"]))
-    used = [row["name_id"] for row in rows]
-    names, libraries, short = (
-        series.gather(used).to_list() for series in (trace.names["name"], facts["library"], facts["short_name"])
-    )
-    launches = _launch_facts(trace, [row["median_launch"] for row in rows], ceilings)
-    for row, name, library, readable, launch in zip(rows, names, libraries, short, launches, strict=True):
-        row.update(launch, name=name, library=library, short_name=readable)
-    return _frame(rows, KERNEL_TABLE)
+    columns = _columns((_ratios_of(row, why) for row in each_group(sums)), (*KERNEL_TABLE, "name_id", "median_launch"))
+    keys = zip(columns["total_ms"], columns["name_id"], columns["phase"], strict=True)
+    order = [at for *_, at in sorted((-ms, name, phase, at) for at, (ms, name, phase) in enumerate(keys))]
+    columns = {key: [values[at] for at in order] for key, values in columns.items()}
+    used = columns.pop("name_id")
+    for key, series in (
+        ("name", trace.names["name"]),
+        ("library", facts["library"]),
+        ("short_name", facts["short_name"]),
+    ):
+        columns[key] = series.gather(used).to_list()
+    return _frame(columns | _launch_facts(trace, columns.pop("median_launch"), ceilings), KERNEL_TABLE)
 
 
 def op_class_table(sums: GroupSums, why: Why) -> pl.DataFrame:
@@ -228,49 +231,45 @@ def op_class_table(sums: GroupSums, why: Why) -> pl.DataFrame:
         members.setdefault(key, []).append(group)
     rows = [_ratios_of(merged(sums, groups), why) for groups in members.values()]
     rows.sort(key=lambda row: (-row["total_ms"], row["op_class"], row["phase"]))
-    return _frame(rows, OP_CLASS_TABLE)
+    return _frame(_columns(rows, tuple(OP_CLASS_TABLE)), OP_CLASS_TABLE)
 
 
-def _frame(rows: list[dict[str, Any]], schema: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame(
-        [pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()]
-    )
+def _columns(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
+    """The rows as columns; each row is let go before the next is made, as there may be 100,000."""
+    cells = [tuple(map(row.get, keys)) for row in rows]
+    return {key: [row[at] for row in cells] for at, key in enumerate(keys)}
 
 
-def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> list[dict[str, Any]]:
-    """Blocks, waves, coverage and tail of some launches."""
-    launch = trace.kernels[rows].with_columns(
+def _frame(columns: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame([pl.Series(name, columns[name], dtype=dtype) for name, dtype in schema.items()])
+
+
+def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> dict[str, pl.Series]:
+    """Columns of blocks, waves, coverage and tail of some launches; null where not known."""
+    launch = trace.kernels[np.array(rows, dtype=np.int64)].with_columns(
         blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
         threads=pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z"),
     )
-    found: list[dict[str, Any]] = [{} for _ in rows]
+    column = {name: launch[name].fill_null(0).cast(pl.Int64).to_numpy() for name in _LAUNCH}
+    found = {name: np.full(len(rows), np.nan) for name in ("waves", "sm_coverage_pct", "tail_waste_pct")}
     by_device = {ceiling.device_index: ceiling for ceiling in ceilings}
-    devices = launch["device_index"].to_list()
-    for device in sorted(set(devices)):
-        own = [at for at, index in enumerate(devices) if index == device]
+    devices = launch["device_index"].to_numpy()
+    order = stable_order(devices)
+    for device, place in places_of(devices[order]).items():
         limits = _limits(by_device[device]) if device in by_device else None
-        column = {name: launch[name][own].fill_null(0).cast(pl.Int64).to_numpy() for name in _LAUNCH}
-        result = None
-        if limits:
-            result = waves(
-                column["blocks"],
-                column["threads"],
-                column["registers"],
-                column["shared_memory_bytes"],
-                limits,
-                column["cluster_size"],
-            )
-        for position, at in enumerate(own):
-            blocks = int(column["blocks"][position])
-            if not blocks:
-                continue
-            found[at] = {"blocks": blocks}
-            if result is not None:
-                found[at]["sm_coverage_pct"] = float(result.sm_coverage_pct[position])
-                if not np.isnan(result.waves[position]):
-                    found[at]["waves"] = float(result.waves[position])
-                    found[at]["tail_waste_pct"] = float(result.tail_waste_pct[position])
-    return found
+        if limits is None:
+            continue
+        own = order[place]
+        own = own[column["blocks"][own] != 0]
+        blocks, threads, registers, shared, cluster = (column[name][own] for name in _LAUNCH)
+        result = waves(blocks, threads, registers, shared, limits, cluster)
+        found["waves"][own], found["sm_coverage_pct"][own] = result.waves, result.sm_coverage_pct
+        found["tail_waste_pct"][own] = np.where(np.isnan(result.waves), np.nan, result.tail_waste_pct)
+    blocks = pl.Series(column["blocks"])
+    return {
+        "blocks": blocks.set(blocks == 0, None),
+        **{name: pl.Series(values, nan_to_null=True) for name, values in found.items()},
+    }
 
 
 def _limits(ceiling: Any) -> SmLimits | None:

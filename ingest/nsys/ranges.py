@@ -155,7 +155,17 @@ def _domain_ids(
 ) -> npt.NDArray[np.uint32]:
     """The text id of each row's domain name; that of '' for the default domain (0) and for unnamed ones."""
     result = np.full(process.size, texts.add([""])[0], dtype=np.uint32)
-    for (owner, number), name in domains.items():
-        if number > 0:
-            result[(process == owner) & (domain == number)] = texts.add([name])[0]
+    ids = {place: texts.add([name])[0] for place, name in domains.items() if place[1] > 0}
+    rows = np.flatnonzero(domain > 0)  # most ranges are in none
+    if not ids or not rows.size:
+        return result
+    # by (process, domain) as one number: a thousand processes have a thousand domains
+    owners, owner = dense(process[rows])
+    numbers, number = dense(domain[rows])
+    pairs, places = np.unique(owner.astype(np.int64) * len(numbers) + number, return_inverse=True)
+    nameless = result[rows[0]]
+    named = [
+        ids.get((int(owners[pair // len(numbers)]), int(numbers[pair % len(numbers)])), nameless) for pair in pairs
+    ]
+    result[rows] = np.array(named, dtype=np.uint32)[places]
     return result
