@@ -10,10 +10,12 @@ from the smaller size to the larger, the fixed cost taken off. Each run is a pro
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import math
 import resource
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +24,8 @@ from pathlib import Path
 
 import measure
 
+SMALLEST = 20  # steps of the capture whose time is the fixed cost
+LEAST_SECONDS = 0.15  # beyond the fixed cost, below which a size tells nothing of growth
 HEAD = (
     "| case | n | rows | open | analyze | html | json | all CPU s | beside ordinary | peak MiB | HTML MB | JSON MB "
     "| grows with n to the |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|"
@@ -35,6 +39,7 @@ def one(path: Path) -> None:
     from trace_analyze.ingest import open_trace
     from trace_analyze.reports.outputs import render
 
+    gc.disable()  # as the command line does
     clock = [time.process_time()]
     trace = open_trace(path)
     clock.append(time.process_time())
@@ -44,21 +49,21 @@ def one(path: Path) -> None:
     clock.append(time.process_time())
     text = render(analysis, "json")
     clock.append(time.process_time())
-    print(json.dumps({
+    summary = {
         **{name: clock[i + 1] - clock[i] for i, name in enumerate(("open", "analyze", "html", "json"))},
         "all": clock[-1] - clock[0], "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "html_mb": len(html) / 1e6, "json_mb": len(text) / 1e6, "steps": analysis.steps.height,
         "status": analysis.status,
-    }))  # fmt: skip
+    }  # fmt: skip
+    print(json.dumps(summary))
 
 
 def capture_path(folder: Path, name: str, n: int) -> Path:
+    """The capture, made where it is not there yet: by another process, whose memory is not this one's."""
     path = folder / f"odd-{name.replace(' ', '-')}-{n}.sqlite"
     if not path.exists():
-        from odd_captures import CASES
-
         unfinished = path.with_suffix(".part")
-        CASES[name].make(n).write(unfinished)
+        subprocess.run([sys.executable, __file__, "--make", name, str(n), str(unfinished)], check=True)
         unfinished.replace(path)
     return path
 
@@ -88,9 +93,14 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of one run")
     parser.add_argument("--list", action="store_true", help="say what the cases are and stop")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--make", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         one(options.one)
+        return
+    if options.make:
+        name, n, path = options.make
+        CASES[name].make(int(n)).write(path)
         return
     if options.list:
         for name, case in CASES.items():
@@ -104,31 +114,34 @@ def main() -> None:
 
 
 def table(folder: Path, names: list[str], scale: float, shrink: float, timeout: float, *, keep: bool) -> None:
+    """Print a row for each case."""
     from odd_captures import CASES
 
+    def timed(name: str, n: float) -> dict | None:
+        path = capture_path(folder, name, max(1, round(n)))
+        found = run(path, timeout)
+        if not keep:
+            path.unlink()
+        return found
+
     print(HEAD, flush=True)
-    fixed, per_row = 0.0, 0.0
+    fixed = timed("ordinary", SMALLEST)["all"]  # modules, templates, tables of facts
+    per_row = 0.0
     for name in names:
-        pair = []
-        for n in (max(1, round(CASES[name].size * scale / shrink)), max(1, round(CASES[name].size * scale))):
-            path = capture_path(folder, name, n)
-            pair.append(run(path, timeout))
-            if not keep:
-                path.unlink()
-        small, large = pair
+        n = CASES[name].size * scale
+        small, large = timed(name, n / shrink), timed(name, n)
         if small is None or large is None:
-            print(f"| {name} | {n} | did not finish | | | | | | | | | | |", flush=True)
+            print(f"| {name} | {n:,.0f} | did not finish |" + " |" * 10, flush=True)
             continue
         if name == "ordinary":
-            per_row = (large["all"] - small["all"]) / (large["rows"] - small["rows"])
-            fixed = max(0.0, small["all"] - per_row * small["rows"])
+            per_row = max(large["all"] - fixed, 0.0) / large["rows"]
         like = fixed + per_row * large["rows"]
-        above = [max(each["all"] - fixed, 0.01) for each in pair]
-        slope = math.log(above[1] / above[0]) / math.log(shrink)
+        above = [max(each["all"] - fixed, 0.01) for each in (small, large)]
+        slope = f"{math.log(above[1] / above[0]) / math.log(shrink):.2f}" if above[0] > LEAST_SECONDS else "too quick"
         stages = " | ".join(f"{large[stage]:.2f}" for stage in ("open", "analyze", "html", "json"))
         print(
-            f"| {name} | {n:,} | {large['rows']:,} | {stages} | {large['wall']:.2f} | {large['wall'] / like:.1f} "
-            f"| {large['peak']:.0f} | {large['html_mb']:.2f} | {large['json_mb']:.1f} | {slope:.2f} |",
+            f"| {name} | {n:,.0f} | {large['rows']:,} | {stages} | {large['all']:.2f} | {large['all'] / like:.1f} "
+            f"| {large['peak']:.0f} | {large['html_mb']:.2f} | {large['json_mb']:.1f} | {slope} |",
             flush=True,
         )
 

@@ -218,10 +218,12 @@ def stalls(count: int) -> Capture:
 
 
 def processes(count: int) -> Capture:
-    """Workers on one GPU, each with its own process and twenty steps, all at once."""
+    """Workers on one GPU, each with its own process, NVTX domain and twenty steps, all at once."""
     capture = server()
     for number in range(count):
-        serve(capture, 20, pid=5000 + number, at=50_000_000 + 7_000 * number)
+        served = serve(capture, 20, pid=5000 + number, at=50_000_000 + 7_000 * number)
+        first = int(served.first_launch[0])
+        capture.nvtx("ncclAllReduce", first, first + 100, pid=5000 + number, domain="NCCL")
     return capture
 
 
