@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import Bools, Columns, Ints
+from .columns import Bools, Columns, Ints, rows_by_key
 from .link import LinkResult, ThreadIntervals, enclosing_interval, outermost
 
 FACTS = (
@@ -201,8 +201,8 @@ def kernels_inside(columns: Columns, pieces: pl.DataFrame) -> Ints:
     result = np.full(columns.count, -1, dtype=np.int64)
     owners = pieces["thread"].to_numpy()
     starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
-    for low, high in thread_slices(owners):
-        rows = np.flatnonzero(device == owners[low])
+    slices = thread_slices(owners)
+    for (low, high), rows in zip(slices, rows_by_key(device, owners[[low for low, _ in slices]]), strict=True):
         intervals = ThreadIntervals(starts[low:high], ends[low:high], np.arange(low, high))
         place = enclosing_interval(intervals, columns.start[rows])
         result[rows] = np.where(place >= 0, place + low, -1)
@@ -222,8 +222,8 @@ def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl
     )
     threads = pieces["thread"].to_numpy()
     starts, ends = pieces["start_ns"].to_numpy(), pieces["end_ns"].to_numpy()
-    for low, high in thread_slices(threads):
-        mine = np.flatnonzero(thread == threads[low])
+    slices = thread_slices(threads)
+    for (low, high), mine in zip(slices, rows_by_key(thread, threads[[low for low, _ in slices]]), strict=True):
         order = mine[np.argsort(time[mine], kind="stable")]
         intervals = ThreadIntervals(starts[low:high], ends[low:high], np.arange(low, high))
         inside = enclosing_interval(intervals, time[order])

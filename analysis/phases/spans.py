@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from .columns import PHASE, Bools, Ints
+from .columns import PHASE, Bools, Ints, rows_by_key
 from .link import ThreadIntervals, enclosing_interval
 
 
@@ -64,8 +64,9 @@ def span_of_launches(trace: Trace, spans: pl.DataFrame) -> Ints:
     if spans.height == 0 or trace.launches.height == 0:
         return result
     time, thread = trace.launches["start_ns"].to_numpy(), trace.launches["thread"].to_numpy()
-    for (number,), group in spans.group_by(["thread"], maintain_order=True):
-        rows = np.flatnonzero(thread == number)
+    groups = spans.partition_by("thread", maintain_order=True)
+    numbers = np.array([group["thread"][0] for group in groups], dtype=np.int64)
+    for group, rows in zip(groups, rows_by_key(thread, numbers), strict=True):
         start, end = group["start_ns"].to_numpy(), np.maximum.accumulate(group["end_ns"].to_numpy())
         code = group["phase"].replace_strict(PHASE, default=PHASE["other"], return_dtype=pl.Int64).to_numpy()
         place = enclosing_interval(ThreadIntervals(start, end, np.arange(len(start))), time[rows])

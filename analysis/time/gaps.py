@@ -9,8 +9,9 @@ bookkeeping between the steps belongs to the token it prepares: it counts as dec
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from .accounting import AccountingError, DeviceTimeline, TimeResult
 from .baseline import Baseline, baselines
 from .group_steps import Chain, GroupSteps, chain_decode_steps
 from .idle import CAUSES
-from .intervals import EMPTY, Intervals, Times
+from .intervals import EMPTY, Intervals, Measure, Times
 
 #: GAPS and why a part is null.
 GAPS_WITH_REASON = {**GAPS, "reason": pl.String}
@@ -60,17 +61,17 @@ class GroupGaps:
         return ~unheld
 
 
-def find_gaps(steps: GroupSteps, time: TimeResult, waits: Mapping[int, Intervals] | None = None) -> GroupGaps:
+def find_gaps(steps: GroupSteps, time: TimeResult, uses: DeviceUses) -> GroupGaps:
     """The inter-token gaps of one group, split into their parts.
 
-    ``waits`` are the waiting intervals inside collectives by device_index (``collectives.split_collectives``). Idle parts
-    are null where graph replays are opaque; decode and prefill work are null where a mixed step has no baseline.
+    Idle parts are null where graph replays are opaque; decode and prefill work are null where a mixed step has no
+    baseline.
     """
     chain = chain_decode_steps(steps)
     requests = steps.count("decode_requests")[chain.closing]
     found = baselines(steps, np.where(steps.is_mixed[chain.closing], requests, np.nan))
     start_ns, end_ns = steps.end_ns[chain.before], steps.end_ns[chain.closing]
-    parts = _mean_parts(steps, chain, time, waits or {}, found, (start_ns, end_ns))
+    parts = _mean_parts(steps, chain, time, uses, found, (start_ns, end_ns))
     outside = (start_ns < time.window_start_ns) | (end_ns > time.window_end_ns)
     for values in parts.values():
         values[outside] = np.nan
@@ -118,7 +119,7 @@ def _mean_parts(
     steps: GroupSteps,
     chain: Chain,
     time: TimeResult,
-    waits: Mapping[int, Intervals],
+    uses: DeviceUses,
     found: list[Baseline],
     window: tuple[Times, Times],
 ) -> dict[str, npt.NDArray[np.float64]]:
@@ -129,7 +130,7 @@ def _mean_parts(
     closes_mixed = steps.is_mixed[chain.closing]
     baseline_ns = np.array([np.nan if b.ns is None else b.ns for b in found], dtype=np.float64)
     for device_index, line in lines:
-        own = _device_parts(line, waits.get(device_index, EMPTY), window)
+        own = _device_parts(line, uses.of(device_index, line), window)
         mixed = own.pop("mixed").astype(np.float64)
         decode_share = np.where(closes_mixed, np.minimum(mixed, baseline_ns), mixed)
         sums["decode_ms"] += own.pop("decode") + decode_share
@@ -144,22 +145,55 @@ def _mean_parts(
     return {name: values / len(lines) / 1e6 for name, values in sums.items()}
 
 
-def _device_parts(line: DeviceTimeline, waits: Intervals, window: tuple[Times, Times]) -> dict[str, Times]:
+@dataclass
+class DeviceUses:
+    """What each device's time was spent on, ready to be measured; kept for devices that several groups share.
+
+    ``waits`` are the waiting intervals inside collectives by device_index (``collectives.split_collectives``).
+    """
+
+    waits: Mapping[int, Intervals]
+    shared: Collection[int]  # device_index of devices in several groups: a thousand processes on one GPU
+    kept: dict[int, tuple[tuple[str, Measure], ...]] = field(default_factory=dict)
+
+    @staticmethod
+    def among(groups: pl.DataFrame, waits: Mapping[int, Intervals]) -> DeviceUses:
+        """For the devices of ``groups`` (GROUPS)."""
+        counts = Counter(groups["devices"].explode().to_list())
+        return DeviceUses(waits, {device for device, count in counts.items() if count > 1})
+
+    def of(self, device_index: int, line: DeviceTimeline) -> Iterable[tuple[str, Measure]]:
+        """Busy time, waiting, prefill and mixed work without waiting, copies, and idle time by cause; one after the other,
+        as each may have millions of intervals."""
+        if device_index not in self.shared:
+            return self._measured(device_index, line)
+        if device_index not in self.kept:
+            self.kept[device_index] = tuple(self._measured(device_index, line))
+        return self.kept[device_index]
+
+    def _measured(self, device_index: int, line: DeviceTimeline) -> Iterator[tuple[str, Measure]]:
+        waiting = self.waits.get(device_index, EMPTY).intersect(line.busy)
+        yield "collective_wait", Measure.of(waiting)
+        for part in ("prefill", "mixed"):
+            yield part, Measure.of(line.phases[part].subtract(waiting))
+        yield "busy", Measure.of(line.busy)
+        yield "copy", Measure.of(line.copy_only)
+        if line.idle is not None:
+            for code, cause in enumerate(CAUSES):
+                yield f"idle_{cause}", Measure.of(line.idle.of_cause(code))
+
+
+def _device_parts(
+    line: DeviceTimeline, uses: Iterable[tuple[str, Measure]], window: tuple[Times, Times]
+) -> dict[str, Times]:
     """What one device spent each gap on, ns. Raises AccountingError when the parts do not fill the gap.
 
     Gaps are cut to what the timeline covers; a gap that reaches beyond it is not divided at all (``find_gaps``).
     """
     start_ns, end_ns = (np.clip(times, *line.span) for times in window)
-    waiting = waits.intersect(line.busy)
-    parts = {"collective_wait": waiting.measure_within(start_ns, end_ns)}
-    for part in ("prefill", "mixed"):
-        parts[part] = line.phases[part].subtract(waiting).measure_within(start_ns, end_ns)
-    busy = line.busy.measure_within(start_ns, end_ns)
-    parts["decode"] = busy - parts["prefill"] - parts["mixed"] - parts["collective_wait"]
-    parts["copy"] = line.copy_only.measure_within(start_ns, end_ns)
+    parts = {name: use.within(start_ns, end_ns) for name, use in uses}
+    parts["decode"] = parts.pop("busy") - parts["prefill"] - parts["mixed"] - parts["collective_wait"]
     if line.idle is not None:
-        for code, cause in enumerate(CAUSES):
-            parts[f"idle_{cause}"] = line.idle.of_cause(code).measure_within(start_ns, end_ns)
         total = sum(parts.values())
         if not np.array_equal(total, end_ns - start_ns):
             worst = int(np.abs(total - (end_ns - start_ns)).max())

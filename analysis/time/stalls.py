@@ -19,7 +19,7 @@ import polars as pl
 from ..result import STALLS
 from .accounting import TimeResult
 from .baseline import Baseline
-from .gaps import GroupGaps, find_gaps, gaps_frame
+from .gaps import DeviceUses, GroupGaps, find_gaps, gaps_frame
 from .group_steps import GroupSteps, split_groups
 from .intervals import Intervals, union
 
@@ -60,8 +60,9 @@ def find_gaps_and_stalls(
     """
     all_gaps, all_stalls, stall_of_gap, unheld, runs = [], [], [], {}, []
     first = first_episode = 0
+    uses = DeviceUses.among(groups, waits or {})
     for group in split_groups(steps, groups):
-        gaps = find_gaps(group, time, waits)
+        gaps = find_gaps(group, time, uses)
         found = _who_waited(gaps)
         stalled = found.stalled
         stall_of_gap.append(np.where(stalled, np.cumsum(stalled) - 1 + first, -1).astype(np.int32))
