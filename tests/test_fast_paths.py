@@ -76,6 +76,19 @@ def test_tables_pair_runs_of_one_repetition(benchmark_module):
     assert list(run.growth(results))[2:] == ["| graphs | whole command line | 100 k to 1 M | 1.00 | 1.00 |"]
 
 
+def test_every_odd_capture_is_analysed(benchmark_module, tmp_path):
+    """Small ones here, against mistakes; whether any grows faster than it should is for ``benchmarks/odd.py`` to say."""
+    from trace_analyze.analysis import analyze
+    from trace_analyze.reports.outputs import render
+
+    for name, case in benchmark_module("odd_captures").CASES.items():
+        result = analyze(case.make(max(2, case.size // 2_500)).write(tmp_path / f"{name}.sqlite"))
+        for device in result.devices:
+            assert device["busy_ns"] + device["copy_only_ns"] + device["idle_ns"] == device["window_ns"], name
+        assert sum(row["count"] for row in result.to_dict()["kernels"]) == result.summary["kernel_count"], name
+        assert len(render(result, "html")) < 5_000_000, name
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_leaving_quickly_still_tells_a_full_disk():
     command = [sys.executable, "-m", "trace_analyze.cli", str(CAPTURE), "--format", "json", "-o", "-"]

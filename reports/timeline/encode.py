@@ -26,12 +26,16 @@ class Pack:
         self._size = 0
 
     def whole(self, values: npt.ArrayLike) -> dict[str, int]:
-        """Non-negative whole numbers, in as many byte planes as the largest needs."""
+        """Non-negative whole numbers, in as many byte planes as the largest needs.
+
+        A page reads them as doubles: exactly up to 2**53 (104 days in ns), rounded beyond. Raises ValueError for a
+        negative number.
+        """
         numbers = np.ascontiguousarray(values, dtype=np.uint64)
         largest = int(numbers.max()) if numbers.size else 0
         planes = max(1, (largest.bit_length() + 7) // 8)
-        if planes > 6:
-            raise ValueError("a value does not fit the 48 bits that a page can read exactly")
+        if largest >= 2**63:
+            raise ValueError("a negative value where none can be")
         matrix = numbers.view(np.uint8).reshape(-1, 8)[:, :planes] if numbers.size else np.empty((0, planes), np.uint8)
         return self._add(matrix.T.tobytes(), numbers.size, planes)
 

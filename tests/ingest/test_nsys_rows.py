@@ -324,6 +324,16 @@ def test_a_range_that_was_open_before_the_capture_begins_with_it(tmp_path: Path)
     assert trace.capture.rejected_rows == {"NVTX: starts before the capture (negative time)": 1}
 
 
+def test_a_thousand_processes_have_their_own_domains(tmp_path: Path):
+    capture = Capture()
+    capture.kernel("k", 0, 10)
+    for pid in range(1, 1001):
+        capture.nvtx("a", pid * 10, pid * 10 + 5, pid=pid, domain=f"domain of {pid}")
+    trace = open_trace(capture.write(tmp_path / "t.sqlite"))
+    domains = trace.ranges.join(trace.texts, left_on="domain_text_id", right_on="text_id", maintain_order="left")
+    assert domains["text"].to_list() == [f"domain of {pid}" for pid in range(1, 1001)]
+
+
 def test_domains_belong_to_their_process(tmp_path: Path):
     capture = Capture("2025.6")
     capture.kernel("gemm", 5_000, 6_000)

@@ -70,9 +70,17 @@ def test_floats_return_with_their_unknowns():
     assert np.array_equal(Reader(pack.finish({})).floats(reference), np.float32([1.5, np.nan, -2.25]), equal_nan=True)
 
 
-def test_a_value_beyond_48_bits_is_refused():
-    with pytest.raises(ValueError, match="48 bits"):
-        Pack().whole([2**48])
+def test_holes_of_years_return():
+    """Clocks go wrong: two kernels two years apart are drawn two years apart."""
+    starts = np.array([0, 63_115_200_000_000_000, 63_115_200_000_000_500])
+    pack = Pack()
+    reference = pack.intervals(starts, starts + 400)
+    assert Reader(pack.finish({})).intervals(reference) == [(int(at), int(at) + 400) for at in starts]
+
+
+def test_a_negative_value_is_refused():
+    with pytest.raises(ValueError, match="negative"):
+        Pack().whole(np.array([-1]))
 
 
 intervals = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=30)

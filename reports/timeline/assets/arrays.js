@@ -24,7 +24,8 @@ export class Reader {
   /** Whole numbers of either sign. */
   signed(reference) {
     const coded = this.whole(reference);
-    return Float64Array.from(coded, (v) => (v % 2 ? -(v + 1) / 2 : v / 2));
+    const lowest = this.body.subarray(reference.at, reference.at + reference.n); // a double beyond 2 ** 53 has lost its last bit
+    return Float64Array.from(coded, (v, i) => (lowest[i] % 2 ? -(v + 1) / 2 : v / 2));
   }
 
   /** Whole numbers or null. */

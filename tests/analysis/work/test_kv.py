@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trace_analyze.analysis.result import STEPS
 from trace_analyze.analysis.work.kv import fill_steps, kv_lengths
-from trace_analyze.analysis.work.ledger import Ledger
+from trace_analyze.analysis.work.ledger import Chunk, Ledger
 
 
 def steps_of(rows):
@@ -226,3 +226,13 @@ def test_prompts_that_never_decode_have_lengths_too():
     assert found.prefill_sum[:2].tolist() == [80, 60]
     assert found.prefill_qk[0] == 80 * 80
     assert np.isnan(found.prefill_qk[1:]).all()
+
+
+def test_requests_of_unknown_length_are_not_piled_up():
+    """A server that decodes before the capture begins takes a prompt in every step: nothing is known, nothing is kept."""
+    ledger = Ledger()
+    for row in range(50):
+        ledger.decode(8, 8.0, has_prefill=True)
+        ledger.prefill(Chunk(row, 512.0, 1.0, 1.0))
+    assert ledger.bounds is None
+    assert len(ledger.low) == len(ledger.high) == 0
