@@ -138,7 +138,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         columns=columns,
         by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
         by_source=_split(group, work.source[chosen], ms, n, len(_SOURCES)),
-        steps=_steps_of_groups(group[order], work.step[rows.values], n, phases.steps.height),
+        steps=_steps_of_groups(group, work.step[chosen], n, phases.steps.height),
         whole=whole,
         rows=rows,
         dtype=np.maximum.reduceat(work.dtype[rows.values], rows.begins[:-1]).astype(np.int64)
@@ -150,12 +150,16 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
 
 
 def _steps_of_groups(group: Ints, step: npt.NDArray[np.int32], groups: int, steps: int) -> Lists:
-    """The distinct steps of each group; ``group`` is sorted. A table of groups by steps would not fit: a capture may hold
-    100,000 names and as many steps."""
-    fresh = np.flatnonzero(step >= 0)
-    again = (step[fresh[1:]] == step[fresh[:-1]]) & (group[fresh[1:]] == group[fresh[:-1]])
-    fresh = fresh[np.concatenate(([True], ~again))] if len(fresh) else fresh
-    pairs = np.unique(group[fresh] * max(steps, 1) + step[fresh])
+    """The distinct steps of each group, rising. By a table of groups by steps, unless it would be larger than a column of
+    the kernels: a capture may hold 100,000 names and as many steps."""
+    width = steps + 1  # step -1 marks the last column, which is dropped
+    if groups * width <= 8 * len(step):
+        seen = np.zeros((groups, width), np.bool_)
+        seen[group, step] = True
+        pairs = np.flatnonzero(seen[:, :-1])
+    else:
+        inside = step >= 0
+        pairs = np.unique(group[inside] * max(steps, 1) + step[inside])
     often = np.bincount(pairs // max(steps, 1), minlength=groups)
     return Lists(pairs % max(steps, 1), np.append(0, np.cumsum(often)))
 
