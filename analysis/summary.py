@@ -7,7 +7,7 @@ step table: over kernel time each step weighs its busy time, over wall time the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,14 +16,14 @@ import numpy.typing as npt
 import polars as pl
 
 from ..ingest.trace import Trace
-from .advice.efficiency import RATIOS, RatedSteps, phase_ratios, utilization
+from .advice.efficiency import RATIOS, phase_ratios, utilization
 from .advice.headline import headline_of
 from .advice.ramp import decode_ramp
+from .advice.step_frames import StepFrames
 from .advice.verdict import judge_status, merge_trust
-from .parts import split_by
 from .result import PHASES, Finding
 from .time.accounting import NO_TIMES, TimeResult
-from .time.group_steps import GroupSteps, group_steps, split_groups
+from .time.group_steps import GroupSteps, split_groups
 from .time.stalls import StallResult
 
 NO_PHASES = "no autoregressive phases found"
@@ -218,28 +218,6 @@ def _device_numbers(found: SummaryInput, reasons: dict[str, str]) -> dict[str, A
         summary |= dict.fromkeys(unknown)
         reasons |= dict.fromkeys(unknown, NO_TIMES)
     return summary
-
-
-@dataclass(frozen=True)
-class StepFrames:
-    """What the numbers of some groups are taken from."""
-
-    whole: pl.DataFrame  # one row per group and step of the window
-    gaps: pl.DataFrame
-    stalls: pl.DataFrame
-    rated: RatedSteps
-
-    @staticmethod
-    def of(found: SummaryInput, groups: Sequence[GroupSteps]) -> StepFrames:
-        """Those of all groups."""
-        inside = (pl.col("start_ns") < found.time.window_end_ns) & (pl.col("end_ns") > found.time.window_start_ns)
-        whole = group_steps(found.steps.filter(inside & ~pl.col("excluded")))
-        return StepFrames(whole, found.stalls.gaps, found.stalls.stalls, RatedSteps.of(found, groups))
-
-    def split(self) -> Callable[[int], StepFrames]:
-        """For each group its own."""
-        whole, gaps, stalls = (split_by(frame, "group") for frame in (self.whole, self.gaps, self.stalls))
-        return lambda group: StepFrames(whole(group), gaps(group), stalls(group), self.rated.only(group))
 
 
 def _step_numbers(

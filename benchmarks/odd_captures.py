@@ -7,11 +7,10 @@ every twentieth step) with the oddity on top.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from itertools import count as numbers
 from typing import Any
 
 import numpy as np
@@ -368,13 +367,9 @@ def labels(count: int) -> Capture:
     capture.chunks[NVTX].clear()
     capture.add(NVTX, {
         "start": served.first_launch - 400, "end": served.last_launch + 800, "eventType": 59, "globalTid": thread,
-        "text": [f"[Executor] _forward_step {number}: 0 ctx reqs, 8 gen reqs" for number in _first(count)],
+        "text": [f"[Executor] _forward_step {number}: 0 ctx reqs, 8 gen reqs" for number in range(1, count + 1)],
     })  # fmt: skip
     return capture
-
-
-def _first(count: int) -> Iterator[int]:
-    return (number for number, _ in zip(numbers(1), range(count), strict=False))
 
 
 CASES: dict[str, Case] = {
