@@ -31,7 +31,10 @@ def run(
     variables = _environment(environment)
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
         start = time.perf_counter()
-        process = subprocess.Popen([str(word) for word in command], stdout=output, stderr=error, env=variables)
+        # some peers leave a folder where they are started
+        process = subprocess.Popen(
+            [str(word) for word in command], stdout=output, stderr=error, env=variables, cwd=tempfile.gettempdir()
+        )
         while True:
             pid, status, used = os.wait4(process.pid, os.WNOHANG)
             wall = time.perf_counter() - start
