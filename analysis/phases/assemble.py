@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import COPY_KINDS, Trace
-from ..parts import split_by
-from .columns import Bools, Columns, Ints, column, rows_by_key, stable_order
+from ..parts import split_by, stable_order
+from .columns import Bools, Columns, Ints, column, rows_by_key
 from .link import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import (

@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.trace import Trace
-from ..parts import split_by
-from ..parts import stable_order as sorted_rows
+from ..parts import split_by, stable_order
 from ..result import OP_CLASSES, PHASES
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]  # of any width
@@ -88,7 +87,7 @@ def rows_by_key(key: Ints, values: Ints) -> Iterator[Ints]:
         for value in values:
             yield np.flatnonzero(key == value)
         return
-    order = sorted_rows(key)
+    order = stable_order(key)
     ascending = key[order]
     begins = np.searchsorted(ascending, values, side="left")
     for begin, end in zip(begins, np.searchsorted(ascending, values, side="right"), strict=True):
@@ -189,11 +188,6 @@ def dense(values: Ints) -> tuple[Ints, Ints]:
         return table[values - low], seen + low
     known = pl.Series(values).unique().sort().to_numpy()
     return np.searchsorted(known, values), known
-
-
-def stable_order(codes: Ints) -> Ints:
-    """Positions that sort non-negative ``codes``, equal ones in their order; NumPy sorts 16-bit numbers by radix."""
-    return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
 def rows_by_step(step: Ints, steps: int) -> tuple[Ints, Ints]:

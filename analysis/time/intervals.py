@@ -107,10 +107,7 @@ class Intervals:
     def overlaps(self, other: Intervals) -> bool:
         """Whether any instant lies in both sets; looks only at the smaller set's intervals."""
         small, large = (self, other) if len(self) <= len(other) else (other, self)
-        if not len(small):
-            return False
-        row = np.searchsorted(large.ends, small.starts, side="right")
-        return bool((large.starts[np.minimum(row, len(large) - 1)] < small.ends)[row < len(large)].any())
+        return len(small) > 0 and bool(small._reached(large).any())
 
     def intersect(self, other: Intervals) -> Intervals:
         """What lies in both sets."""

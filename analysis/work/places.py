@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ..parts import stable_order
 from .alike import alike_steps
 from .layer_orders import (
     ACTIVATION,
@@ -65,8 +66,7 @@ def identify_places(
     ``cut_step`` steps that the capture's edge cut; ``kind`` of the model's attention (``layer_orders``).
     """
     inside = np.flatnonzero(step >= 0)
-    number = step[inside]  # NumPy sorts 16-bit numbers by radix
-    order = inside[np.argsort(number.astype(np.uint16) if number.max(initial=0) < 2**16 else number, kind="stable")]
+    order = inside[stable_order(step[inside])]
     sort = (own_part[order].astype(np.uint8) * 2 + has_norm[order]) * np.uint8(len(OP_CODE)) + op[order]
     alike = alike_steps(step[order], sort, step_part * 2 + cut_step)
     rows = order[alike.rows]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..parts import stable_order
 from ..phases import PhaseResult
 from ..result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
 from .assign import NAME, UNKNOWN, KernelWork, countable
@@ -127,7 +128,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     columns |= _bounded(work, countable(phases.steps), inside, group, n)
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns["whole_n"] = number(np.append(whole, False)[work.step[chosen]])  # -1, outside every step, picks the last
-    order = np.argsort(_small(group), kind="stable")
+    order = stable_order(group)
     ends = np.cumsum(count)
     first = order[ends - count]
     rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
@@ -191,11 +192,6 @@ def _dense(wide: Ints) -> tuple[Ints, Ints, Ints]:
     place = np.zeros(len(often), np.int64)
     place[present] = np.arange(len(present))
     return present, place[wide], often[present]
-
-
-def _small(group: Ints) -> npt.NDArray[Any]:
-    """The same numbers in 16 bits where they fit, which NumPy sorts by radix."""
-    return group.astype(np.uint16) if group.max(initial=0) < 2**16 else group
 
 
 def _split(group: Ints, kind: npt.NDArray[Any], ms: Floats, groups: int, kinds: int) -> Floats:
