@@ -23,6 +23,17 @@ TOPP = (
 SOFT = "void flashinfer::sampling::OnlineSoftmaxFusedKernel<(unsigned int)1024, (unsigned int)4, float>(T3 *)"
 
 
+def forward(run, body, graph, requests):
+    """The layers, replayed with lm_head inside where ``graph`` is given, else launched with lm_head behind them."""
+    if graph is not None:
+        with run.graph(graph):
+            body()
+    else:
+        body()
+        run.k(vllm.GATHER, (requests, 2, 1), us=2)
+        vllm.gemm(run, requests, 1050, names=(vllm.HEAD,))
+
+
 def sglang(run, chunks=(), decodes=0, *, attention="infer", count=6, graph=None, padded=None, marker=None, mixed=False,
            overlap=True, sampler="top_p", moe=None, names=True, kv=1500):  # fmt: skip
     """One SGLang step: extend or decode (both only with ``mixed``)."""
@@ -88,13 +99,7 @@ def sglang(run, chunks=(), decodes=0, *, attention="infer", count=6, graph=None,
         if graph is not None:
             vllm.gemm(run, rows, 1050, names=(vllm.HEAD,))
 
-    if graph is not None:
-        with run.graph(graph):
-            body()
-    else:
-        body()
-        run.k(vllm.GATHER, (requests, 2, 1), us=2)
-        vllm.gemm(run, requests, 1050, names=(vllm.HEAD,))
+    forward(run, body, graph, requests)
     if sampler == "top_p":
         run.k(SOFT, requests, us=6)
         run.k(TOPP, requests, us=9)
@@ -169,13 +174,7 @@ def trtllm(run, chunks=(), decodes=0, *, count=6, graph=None, padded=None, marke
         if graph is not None:
             vllm.gemm(run, rows, 1050, names=(vllm.HEAD,))
 
-    if graph is not None:
-        with run.graph(graph):
-            body()
-    else:
-        body()
-        run.k(vllm.GATHER, (requests, 2, 1), us=2)
-        vllm.gemm(run, requests, 1050, names=(vllm.HEAD,))
+    forward(run, body, graph, requests)
     if scope:
         scope.__exit__(None, None, None)
     scope = run.range(marker, domain="TensorRT-LLM", registered=True) if marker and twice else None

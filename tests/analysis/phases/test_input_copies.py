@@ -30,6 +30,12 @@ def counts(rule, copies):
     return sorted(agreed_counts(sizes, rule)["tokens"].to_list())
 
 
+def steps_of(engine, trace, facts):
+    """The steps of a trace whose command line tells the engine."""
+    capture = replace(trace.capture, serving=ServingFacts(engine=engine))
+    return find_phases(replace(trace, capture=capture), facts).steps
+
+
 @pytest.mark.parametrize("engine", RULES)
 def test_every_row_reads_its_example(engine):
     rule = RULES[engine]
@@ -78,8 +84,7 @@ def decoding(mini, copies, engine="vllm"):
         run.step("decode", 16, 13, graph=5000, attention="attention_decode", gather=False, sampler=False)
         run.copy("d2h", 104)
     trace, facts = run.build()
-    facts_of = replace(trace.capture, serving=ServingFacts(engine=engine))
-    steps = find_phases(replace(trace, capture=facts_of), facts).steps
+    steps = steps_of(engine, trace, facts)
     assert steps["phase"].to_list() == ["decode"] * 8
     assert steps["padded_tokens"].to_list() == [16] * 8
     return steps
@@ -137,8 +142,7 @@ def test_buffers_that_are_always_copied_whole_count_nothing(mini):
         run.step("decode", size, 3, graph=base, attention="attention_decode", gather=False, sampler=False)
         run.copy("d2h", 24)
     trace, facts = run.build()
-    capture = replace(trace.capture, serving=ServingFacts(engine="vllm"))
-    assert find_phases(replace(trace, capture=capture), facts).steps["decode_requests"].null_count() == 9
+    assert steps_of("vllm", trace, facts)["decode_requests"].null_count() == 9
 
 
 def test_copies_between_the_kernels_of_the_step_before_belong_to_nobody(mini):
@@ -152,8 +156,7 @@ def test_copies_between_the_kernels_of_the_step_before_belong_to_nobody(mini):
             run.copy(kind, size)
             run.copies[-1] |= {"start_ns": at, "end_ns": at + 1000}
     trace, _ = run.build()
-    capture = replace(trace.capture, serving=ServingFacts(engine="vllm"))
-    assert find_phases(replace(trace, capture=capture), facts).steps["decode_requests"].null_count() == 4
+    assert steps_of("vllm", trace, facts)["decode_requests"].null_count() == 4
 
 
 def test_rows_that_a_sampler_shows_are_not_overruled(mini):
@@ -163,8 +166,7 @@ def test_rows_that_a_sampler_shows_are_not_overruled(mini):
             run.copy(kind, size)
         run.step("decode", 16, 14, graph=5000, attention="attention_decode")
     trace, facts = run.build()
-    capture = replace(trace.capture, serving=ServingFacts(engine="vllm"))
-    assert find_phases(replace(trace, capture=capture), facts).steps["decode_requests"].to_list() == [14] * 8
+    assert steps_of("vllm", trace, facts)["decode_requests"].to_list() == [14] * 8
 
 
 # -- simulated runs ---------------------------------------------------------------------------------------------------
