@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .analysis import analyze
-    from .analysis.result import Analysis
+    from .analysis.api import analyze
+    from .analysis.records.analysis import Analysis
+    from .analysis.records.trace import Trace
     from .ingest import open_trace
-    from .ingest.trace import Trace
 
 __version__ = "0.1.0"
 __all__ = ["Analysis", "Trace", "__version__", "analyze", "open_trace"]
 
-_HOMES = {"analyze": ".analysis", "Analysis": ".analysis.result", "open_trace": ".ingest", "Trace": ".ingest.trace"}
+_HOMES = {
+    "analyze": ".analysis.api",
+    "Analysis": ".analysis.records.analysis",
+    "open_trace": ".ingest",
+    "Trace": ".analysis.records.trace",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import __version__
-from .ingest.errors import TraceAnalyzeError, UsageError
+from .analysis.records.errors import TraceAnalyzeError, UsageError
 
 if TYPE_CHECKING:
-    from .analysis.result import Options
+    from .analysis.records.analysis import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
 MOST_RANKS = 4096
@@ -98,8 +98,8 @@ def options_from(
     dcgm: Path | None,
 ) -> Options:
     """The analysis options of one command line. Raises UsageError for a file that does not exist."""
-    from .analysis.result import Options
-    from .ingest.units import parse_milliseconds
+    from .analysis.records.analysis import Options
+    from .ingest.time_units import parse_milliseconds
 
     for flag, file in (
         ("--ceilings", ceilings),
@@ -158,7 +158,7 @@ def analyze_command(
 
     Prints one screen and writes one self-contained HTML report.
     """
-    from .reports.single import run_single
+    from .reports.commands.analyze_command import run_single
 
     options = options_from(
         gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
@@ -264,7 +264,7 @@ def compare_command(
 @app.command("gpus")
 def gpus_command() -> None:
     """List the GPUs with their ceilings, ridge, source and the names --gpu accepts."""
-    from .reports.listings import print_gpus
+    from .reports.commands.listings import print_gpus
 
     print_gpus()
 
@@ -272,7 +272,7 @@ def gpus_command() -> None:
 @app.command("models")
 def models_command() -> None:
     """List the models that --model knows: parameters, KV bytes per token, ridge batch."""
-    from .reports.listings import print_models
+    from .reports.commands.listings import print_models
 
     print_models()
 
@@ -280,7 +280,7 @@ def models_command() -> None:
 @app.command("markers")
 def markers_command() -> None:
     """List the NVTX grammars that are recognised, by engine, with an example each."""
-    from .reports.listings import print_markers
+    from .reports.commands.listings import print_markers
 
     print_markers()
 
@@ -291,7 +291,7 @@ def demo_command(
     no_color: NoColor = False,
 ) -> None:
     """Simulate a small serving run with known truth, analyse it and name the report."""
-    from .reports.single import run_demo
+    from .reports.commands.analyze_command import run_demo
 
     raise typer.Exit(run_demo(out, color=not no_color))
 
@@ -302,7 +302,7 @@ def doctor_command(
     no_color: NoColor = False,
 ) -> None:
     """Say what a capture holds, what is missing for which question, and how to record it."""
-    from .reports.doctor import run_doctor
+    from .reports.commands.doctor_command import run_doctor
 
     raise typer.Exit(run_doctor(capture, color=not no_color))
 

@@ -15,24 +15,24 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import TraceAnalyzeError
+from ..analysis.records.errors import TraceAnalyzeError
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    from ..analysis.records.trace import Trace
 
 Progress = Callable[[str], None]
 
-MANY = ".multi"  # the reader whose input is several captures
+MANY = ".run_of_files.open_run"  # the reader whose input is several captures
 
 # (what the reader reads, in words for the error message; module relative to this package)
 READERS: list[tuple[str, str]] = [
     ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
-    ("a folder of nsys export --type parquetdir or arrowdir", ".nsys_tables"),
-    ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
-    ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu_csv"),
-    ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),
-    ("a table of nsys stats or nsys recipe (cuda_gpu_trace, cuda_gpu_kern_sum)", ".nsys_stats"),
-    ("an Nsight Systems report (.nsys-rep), where nsys is installed", ".nsys_rep"),
+    ("a folder of nsys export --type parquetdir or arrowdir", ".nsys.table_folder"),
+    ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto.reader"),
+    ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu.ncu_csv"),
+    ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu.report_file"),
+    ("a table of nsys stats or nsys recipe (cuda_gpu_trace, cuda_gpu_kern_sum)", ".nsys_stats.reader"),
+    ("an Nsight Systems report (.nsys-rep), where nsys is installed", ".nsys.report_file"),
     ("a folder with the files of one run, one per rank or node", MANY),
 ]
 
@@ -55,7 +55,7 @@ def open_trace(
         if reader.sniff(path, head):
             if cache is None:
                 return _printable(reader.read(path, progress=progress))
-            from .cache import through_cache
+            from .cache.kept_traces import through_cache
 
             read = partial(reader.read, path, progress=progress)
             return _printable(through_cache(path, cache, read, content=content))

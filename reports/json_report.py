@@ -11,8 +11,8 @@ import orjson
 import polars as pl
 
 from .. import __version__
-from ..analysis.plain_data import clean
-from ..analysis.result import SCHEMA_VERSION, Analysis
+from ..analysis.records.analysis import SCHEMA_VERSION, Analysis
+from ..analysis.records.plain_values import clean
 
 IDLE_ROWS = 100  # the longest; all idle time is in devices[].idle_ns_by_cause
 

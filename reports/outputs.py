@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..analysis.result import Analysis
-from ..ingest.errors import UsageError
-from .files import write_whole
+from ..analysis.records.analysis import Analysis
+from ..analysis.records.errors import UsageError
+from .whole_files import write_whole
 
 STDOUT_FORMATS = ("json", "md")
 _SUFFIXES = (".gz", ".sqlite", ".db", ".json", ".trace", ".pt", ".nsys-rep", ".ncu-rep", ".csv", ".parquet")
@@ -44,7 +44,7 @@ def write_output(analysis: Analysis, output_format: str, folder: Path, stem: str
     CSV and Parquet write one table each into ``folder/stem/``; the others ``folder/stem.<suffix>``.
     """
     if output_format in ("csv", "parquet"):
-        from .tables import write_tables
+        from .table_files import write_tables
 
         return write_tables(analysis, folder / stem, output_format)
     if output_format in ("svg", "png"):

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ..analysis.result import Analysis
+from ..analysis.records.analysis import Analysis
 
 _STEPS_TID, _STALLS_TID, _COPIES_TID = 1, 2, 3
 _FIRST_STREAM_TID = 10

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..analysis.result import Analysis
+from ..analysis.records.analysis import Analysis
 from .ceilings import ceilings_in_use, main_dtype, ridge_of
-from .files import produce_whole
-from .format import is_known, label, number, reason_for
+from .number_text import is_known, label, number, reason_for
 from .terminal import PHASE_STYLES
+from .whole_files import produce_whole
 
 MARKERS = {"decode": "o", "prefill": "s", "mixed": "D", "other": "x", "unknown": "+"}
 _GREY = "#8a8a8a"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..result import Finding
-from .verdict import expected_ranks
-from .words import count, percent
+from ..records.analysis import Finding
+from ..summary.trust_verdict import expected_ranks
+from .number_words import count, percent
 
 if TYPE_CHECKING:
     from .findings import Evidence

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..result import Finding
+from ..records.analysis import Finding
 from ..time.collectives import CollectiveResult
 from . import capture_rules, prefill_rules, serving_rules
 
 if TYPE_CHECKING:
-    from ..summary import SummaryInput
+    from ..summary.summarise import SummaryInput
 
 MOST = 5
 MOST_CAPTURE = 2

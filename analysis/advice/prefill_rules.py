@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from ..result import Finding
-from ..stretches import stretches
-from ..time.idle import LAUNCH_BOUND, IdleIntervals
-from .words import duration, percent
+from ..numeric.row_chunks import stretches
+from ..records.analysis import Finding
+from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
+from .number_words import duration, percent
 
 if TYPE_CHECKING:
     from .findings import Evidence

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from ..result import Finding
-from .ridge import ridge_batch
-from .words import count, duration, percent, significant
+from ..records.analysis import Finding
+from .number_words import count, duration, percent, significant
+from .ridge_batch import ridge_batch
 
 if TYPE_CHECKING:
     from .findings import Evidence

@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...analysis.gate import parse_gate
-from ...analysis.result import Options
-from ...ingest.errors import CannotAnswerError
-from ..files import produce_whole, write_whole
-from ..format import plural
+from ...analysis.gates import parse_gate
+from ...analysis.records.analysis import Options
+from ...analysis.records.errors import CannotAnswerError
+from ..number_text import plural
 from ..progress import Progress
-from .labels import LabelPattern
-from .local import LocalRunner, estimate
-from .row import ANALYSED, runs_frame
-from .runs import NOT_ONE_RUN, find_runs
-from .scan import Found, find_captures
-from .store import RowStore
-from .worker import Task, options_digest, task_key
+from ..whole_files import produce_whole, write_whole
+from .archive_row import ANALYSED, runs_frame
+from .find_captures import Found, find_captures
+from .finished_rows import RowStore
+from .local_workers import LocalRunner, estimate
+from .one_capture import Task, options_digest, task_key
+from .path_labels import LabelPattern
+from .runs_in_files import NOT_ONE_RUN, find_runs
 
 Row = dict[str, Any]
 
@@ -134,7 +134,7 @@ def _content(found: Found) -> str:
 
 def _runner(request: BatchRequest) -> Runner:
     if request.dask is not None:
-        from .cluster import DaskRunner
+        from .dask_workers import DaskRunner
 
         return DaskRunner(request.dask)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

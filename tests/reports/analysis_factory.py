@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trace_analyze.analysis import result as r
-from trace_analyze.ingest import trace as t
+from trace_analyze.analysis.records import analysis as r
+from trace_analyze.analysis.records import trace as t
 
 MS = 1_000_000
 LAYER = (  # op class, short name, place, us in decode, us per 1,000 prefill tokens, library

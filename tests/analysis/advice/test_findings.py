@@ -7,13 +7,13 @@ import pytest
 
 from trace_analyze.analysis.advice.findings import find_findings
 from trace_analyze.analysis.advice.what_if import what_would_help
-from trace_analyze.analysis.result import COLLECTIVES, GRAPHS, KERNEL_TABLE
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.records.analysis import COLLECTIVES, GRAPHS, KERNEL_TABLE
+from trace_analyze.analysis.records.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.summary.summarise import SummaryInput
 from trace_analyze.analysis.time.collectives import CollectiveResult, split_collectives
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.hand_frames import MS, HandRun, frame
-from trace_analyze.ingest.trace import CaptureFacts, ServingFacts
 
 A100 = SimpleNamespace(
     device_index=0, memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0}, spec_clock_mhz=1410.0, gpu_name="A100"

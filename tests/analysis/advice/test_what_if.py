@@ -5,9 +5,9 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.what_if import what_would_help
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.summary.summarise import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.hand_frames import HandMade, HandRun, from_truth
 from trace_analyze.fixtures.matrix import decoding

@@ -6,9 +6,9 @@ import pytest
 
 from trace_analyze.analysis.advice.what_if import what_would_help
 from trace_analyze.analysis.advice.workload import classify_workload
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.summary.summarise import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.hand_frames import MS, HandRun
 
 A100 = SimpleNamespace(memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0})

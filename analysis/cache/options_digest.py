@@ -1,0 +1,35 @@
+"""Everything that shapes an analysis beside the capture and the tool, as one short text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import fields
+from pathlib import Path
+
+from ...ingest.cache.fingerprint import fingerprint
+from ..records.analysis import Options
+
+
+def options_digest(options: Options) -> str:
+    """A digest of the options as given and of the content of every file they name.
+
+    Raises OSError where a file is there but cannot be read.
+    """
+    digest = hashlib.sha256()
+    for option in fields(options):
+        value = getattr(options, option.name)
+        digest.update(f"{option.name}={value!r}\0".encode())
+        for path in value if isinstance(value, tuple) else (value,):
+            if isinstance(path, Path) and path.exists():
+                digest.update(fingerprint(path).encode())
+    if options.model is not None:
+        from ..models.find_model import files_of_model
+
+        for file in files_of_model(options.model):
+            # a config that does not say its name is called after its folder
+            digest.update(os.fsencode(file.absolute()) + b"\0" + fingerprint(file).encode())
+    if options.dmon or options.dcgm:  # logs without a time zone are tried in that of this machine
+        digest.update(repr((time.tzname, time.timezone, time.altzone)).encode())
+    return digest.hexdigest()[:16]
