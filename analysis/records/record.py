@@ -7,6 +7,7 @@ that is for keys that exist only in some captures. Unknown is ``None`` (``null``
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -14,7 +15,7 @@ import msgspec
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen record that also reads like the JSON object it becomes: ``record["key"]`` is ``record.key``."""
 
-    def __getitem__(self, key: str) -> object:
+    def __getitem__(self, key: str) -> Any:
         """The value of a field that is set. Raises KeyError for any other name."""
         value = getattr(self, key, msgspec.UNSET) if key in self.__struct_fields__ else msgspec.UNSET
         if value is msgspec.UNSET:
@@ -31,6 +32,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         """Names of the fields that are set, in the order of the JSON."""
         return tuple(self)
 
-    def get(self, key: str, default: object = None) -> object:
+    def get(self, key: str, default: object = None) -> Any:
         """The value of a field, or ``default`` where it is not set or unknown by that name."""
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401 (this is that function)
