@@ -304,6 +304,10 @@ class Connection(sqlite3.Connection):
         """A cursor whose rows are counted and whose statements can be interrupted."""
         return super().cursor(factory)
 
+    def execute(self, *arguments: Any) -> Any:
+        """Run a statement on a new cursor."""
+        return self.cursor().execute(*arguments)
+
 
 def connect(path: Path, original: Path) -> Connection:
     """A connection that writes nothing to a file from ``settle``; messages name ``original``.

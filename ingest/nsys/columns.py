@@ -375,10 +375,9 @@ def _cells(database: Database, table: str, present: Mapping[str, Wanted], where:
 
 def _integers(cells: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     """Cells of any SQLite type as int64; what is no integer, or none that fits, becomes MISSING."""
-    try:
-        return np.array(cells, dtype=np.int64)  # the usual case; a NULL, text or blob raises
-    except (TypeError, ValueError, OverflowError):
-        return np.fromiter((_integer(cell) for cell in cells), np.int64, len(cells))
+    if set(map(type, cells)) == {int}:  # the usual case; numpy would read a blob as the number it spells
+        return np.array(cells, dtype=np.int64)
+    return np.fromiter((_integer(cell) for cell in cells), np.int64, len(cells))
 
 
 def _integer(cell: object) -> int:
