@@ -16,8 +16,10 @@ import re
 import shutil
 import sqlite3
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,7 +111,7 @@ def settle(path: Path) -> SettledFile:
         folder = tempfile.TemporaryDirectory(prefix="trace-analyze-", dir=place)
         copy = Path(folder.name) / "capture.sqlite"
         _copy_together(path, {real: copy} | {side: _side_of_copy(copy, side) for side in sides})
-        return SettledFile(copy, _recover(copy, path, sides), folder)
+        return SettledFile(copy, _interruptible(lambda: _recover(copy, path, sides)), folder)
     except BaseException as error:
         if folder is not None:
             folder.cleanup()
@@ -170,6 +172,20 @@ def _copy_together(path: Path, copies: dict[Path, Path]) -> None:
             shutil.copyfileobj(reading, writing, COPY_BLOCK)
     if state() != before:
         raise NotACaptureError(f"{path.name} is being written to. Try again when its writer has ended.")
+
+
+def _interruptible(work: Callable[[], Result]) -> Result:
+    """The result of ``work``, done in a thread that Ctrl-C leaves behind: SQLite recovers a file in one long step."""
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
 
 
 def _recover(copy: Path, path: Path, sides: list[Path]) -> list[str]:

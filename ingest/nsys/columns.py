@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .database import Database, decode, identifier
+from ..sqlite_files import decode
+from .database import Database, identifier
 from .pages import MISSING, Part, UnexpectedPage, find_leaves, read_parts
 
 Integers = npt.NDArray[Any]  # int64 or int32; NULL is MISSING in a 64-bit column, -1 in a 32-bit one

@@ -16,10 +16,10 @@ from trace_analyze.ingest.nsys.database import Database
 
 TYPES = ["", "INTEGER", '"INTEGER"', "integer", "INT", "BIGINT", "TEXT", "REAL", "NUMERIC", "BLOB", "VARCHAR(10)"]
 KEYS = [
-    "", "", "{x} {type} PRIMARY KEY", "{x} {type} PRIMARY KEY DESC", "{x} {type} PRIMARY KEY AUTOINCREMENT",
+    *[""] * 4, "{x} {type} PRIMARY KEY", "{x} {type} PRIMARY KEY DESC", "{x} {type} PRIMARY KEY AUTOINCREMENT",
     "{x} {type}, PRIMARY KEY ({x})", "{x} {type}, PRIMARY KEY ({x} DESC)", "{x} {type}, PRIMARY KEY ({x}, other)",
 ]  # fmt: skip
-GENERATED = ["", "", "", "g INTEGER AS (other + 1) VIRTUAL", "g INTEGER AS (other + 1) STORED"]
+GENERATED = [*[""] * 8, "g INTEGER AS (other + 1) VIRTUAL", "g INTEGER AS (other + 1) STORED"]
 ADDED = [
     "",
     "",
@@ -43,7 +43,7 @@ def databases(draw: st.DrawFn) -> tuple[list[str], list[tuple], str | None]:
     settings_of_file = [
         f"PRAGMA page_size = {draw(st.sampled_from([512, 1024, 4096, 65536]))}",
         f"PRAGMA auto_vacuum = {draw(st.sampled_from([0, 1, 2]))}",
-        f"PRAGMA encoding = '{draw(st.sampled_from(['UTF-8', 'UTF-8', 'UTF-16le', 'UTF-16be']))}'",
+        f"PRAGMA encoding = '{draw(st.sampled_from(['UTF-8'] * 6 + ['UTF-16le', 'UTF-16be']))}'",
     ]
     kind, key = draw(st.sampled_from(TYPES)), draw(st.sampled_from(KEYS))
     keyed = key.format(x="c", type=kind)

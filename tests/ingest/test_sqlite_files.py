@@ -338,3 +338,32 @@ def test_ctrl_c_is_heard_within_a_second(tmp_path: Path, view: str):
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "heard\n"
         assert time.monotonic() - began < 1
+
+
+def test_ctrl_c_is_heard_while_a_log_is_worked_in(with_log: Path, tmp_path: Path):
+    before = state(with_log.parent)
+    (tmp_path / "tmp").mkdir()
+    script = (
+        "import sqlite3, sys, time\n"
+        "from contextlib import closing\n"
+        "from trace_analyze.ingest import open_trace, sqlite_files\n"
+        "def endless(*_):\n"
+        "    print('working', flush=True)\n"
+        "    with closing(sqlite3.connect(':memory:')) as connection:\n"
+        f'        connection.execute("{ENDLESS} sum(i) FROM n LIMIT 1").fetchone()\n'
+        "sqlite_files._recover = endless\n"
+        "try:\n    open_trace(sys.argv[1])\n"
+        "except KeyboardInterrupt:\n    print('heard', flush=True)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    command = [sys.executable, "-c", script, str(with_log)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "working\n"
+        began = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "heard\n"
+        assert time.monotonic() - began < 1
+        process.wait(5)
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert state(with_log.parent) == before
