@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,6 +185,8 @@ def _interruptible(work: Callable[[], Result]) -> Result:
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
+    while not done.done():  # in short waits: not every system ends a long one for a signal
+        wait([done], timeout=0.1)
     return done.result()
 
 
