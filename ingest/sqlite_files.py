@@ -28,6 +28,7 @@ from urllib.parse import quote
 
 from .errors import NotACaptureError
 
+SIDE_SUFFIXES = ("-wal", "-journal")
 LOG_HEADER_BYTES = 32
 JOURNAL_END = bytes.fromhex("d9d505f920a163d7")  # begins a journal; also ends one that names a super-journal
 COPY_BLOCK = 1 << 20  # copied at once: Ctrl-C is heard between blocks
@@ -52,11 +53,11 @@ def changes_beside(path: Path) -> list[Path]:
     SQLite looks for them beside the real file, not beside a link to it.
     """
     real = path.resolve()
-    return [side for side in map(_with_suffix(real), ("-wal", "-journal")) if _holds_changes(side)]
+    return [side for suffix in SIDE_SUFFIXES if _holds_changes(side := _side(real, suffix))]
 
 
-def _with_suffix(path: Path) -> Callable[[str], Path]:
-    return lambda suffix: path.with_name(path.name + suffix)
+def _side(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
 
 
 def _holds_changes(side: Path) -> bool:
@@ -110,7 +111,7 @@ def settle(path: Path) -> SettledFile:
             raise OSError(errno.ENOSPC, f"{_size(free)} free in {place}")
         folder = tempfile.TemporaryDirectory(prefix="trace-analyze-", dir=place)
         copy = Path(folder.name) / "capture.sqlite"
-        _copy_together(path, {real: copy} | {side: _side_of_copy(copy, side) for side in sides})
+        _copy_together(path, {real: copy} | {side: _side(copy, side.name[len(real.name) :]) for side in sides})
         return SettledFile(copy, _interruptible(lambda: _recover(copy, path, sides)), folder)
     except BaseException as error:
         if folder is not None:
@@ -123,8 +124,8 @@ def settle(path: Path) -> SettledFile:
 def _refuse_changes_beside_a_link(path: Path) -> None:
     """A log beside the link is not the log of the file to SQLite, but perhaps to whoever linked both."""
     real = path.resolve()
-    for suffix in ("-wal", "-journal"):
-        beside, own = _with_suffix(path)(suffix), _with_suffix(real)(suffix)
+    for suffix in SIDE_SUFFIXES:
+        beside, own = _side(path, suffix), _side(real, suffix)
         if _holds_changes(beside) and not (own.exists() and beside.samefile(own)):
             raise NotACaptureError(
                 f"{path.name} is a link, and {beside.name} lies beside the link, not beside the file it leads to "
@@ -154,10 +155,6 @@ def _temporary_folder() -> Path:
     if os.name == "posix" and place == Path.cwd() and str(place) not in named:
         raise OSError(errno.EACCES, "no temporary folder can be written")
     return place
-
-
-def _side_of_copy(copy: Path, side: Path) -> Path:
-    return copy.with_name(f"{copy.name}-{side.name.rpartition('-')[2]}")
 
 
 def _copy_together(path: Path, copies: dict[Path, Path]) -> None:

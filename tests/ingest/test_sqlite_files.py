@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -38,11 +37,11 @@ def capture_of(path: Path) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose files are, after the test, what they were when it began to read (``state`` in ``.before``)."""
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for the files that are read."""
     place = tmp_path / "captures"
     place.mkdir()
-    yield place
+    return place
 
 
 @pytest.fixture
