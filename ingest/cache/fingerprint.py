@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..sqlite_files import changes_beside
+
 _STRETCH = 1 << 23
 _BLOCK = 1 << 19  # stays in the processor's cache
 _MOST_THREADS = 8
@@ -20,7 +22,7 @@ _DIGITS = 32  # 128 bits
 
 
 def fingerprint(path: Path) -> str:
-    """Hash of a file's content, or of every file below a folder (with their relative names).
+    """Hash of a file's content (of a database with its log or journal), or of every file below a folder with their names.
 
     Raises OSError where something cannot be read.
     """
@@ -31,6 +33,8 @@ def fingerprint(path: Path) -> str:
             digest.update(_content(file))
     else:
         digest.update(_content(path))
+        for side in changes_beside(path):  # a database is not the same with another log
+            digest.update(b"beside\0" + _content(side))
     return digest.hexdigest()[:_DIGITS]
 
 

@@ -23,6 +23,7 @@ import polars as pl
 
 from ...analysis.records.errors import NotACaptureError
 from ...analysis.records.trace import Trace
+from ..sqlite_files import open_read_only
 from .launches_as_trace import trace_of
 from .metrics import Launch, frame_of, wanted
 from .printed_values import locale_of
@@ -135,21 +136,18 @@ def _row_lines(text: str) -> Iterator[str]:
 
 def sqlite_tables(path: Path) -> Iterator[list[list[str]]]:
     """Tables and views of a SQLite file that look like imported CSV rows, as text with a header row."""
-    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     try:
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")]
-        for name in names:
-            quoted = name.replace('"', '""')
-            cursor = connection.execute(f'SELECT * FROM "{quoted}" LIMIT 0')
-            header = [_header_name(column[0]) for column in cursor.description]
-            if "Kernel Name" in header and ("ID" in header or "Metric Name" in header):
-                rows = connection.execute(f'SELECT * FROM "{quoted}"')
-                yield [header, *([_cell(value) for value in row] for row in rows)]
+        with open_read_only(path) as connection:
+            schema = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
+            for (name,) in schema.fetchall():
+                quoted = name.replace('"', '""')
+                cursor = connection.execute(f'SELECT * FROM "{quoted}" LIMIT 0')
+                header = [_header_name(column[0]) for column in cursor.description]
+                if "Kernel Name" in header and ("ID" in header or "Metric Name" in header):
+                    rows = connection.execute(f'SELECT * FROM "{quoted}"')
+                    yield [header, *([_cell(value) for value in row] for row in rows)]
     except sqlite3.Error as error:
         raise NotACaptureError(f"{path.name} is a SQLite file that cannot be read ({error}).") from error
-    finally:
-        connection.close()
 
 
 _KNOWN = (

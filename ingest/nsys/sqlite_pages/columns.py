@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .database import Database, decode, identifier
+from ...sqlite_files import decode
+from .database import Database, identifier
 from .pages import MISSING, Part, UnexpectedPage, find_leaves, read_parts
 
 Integers = npt.NDArray[Any]  # int64 or int32; NULL is MISSING in a 64-bit column, -1 in a 32-bit one
@@ -104,7 +105,7 @@ def _fast(database: Database, table: str, present: Mapping[str, Wanted], where: 
     condition = CONDITION.fullmatch(where)
     if where and condition is None:
         return None
-    layout = _layout(database, table, present)
+    layout = _layout(database, table, present, condition)
     if layout is None:
         return None
     try:
@@ -146,7 +147,9 @@ class _Layout:
     row_number: int | None  # the place whose value is the row number itself (INTEGER PRIMARY KEY)
 
 
-def _layout(database: Database, table: str, present: Mapping[str, Wanted]) -> _Layout | None:
+def _layout(
+    database: Database, table: str, present: Mapping[str, Wanted], condition: re.Match[str] | None
+) -> _Layout | None:
     info = database.connection.execute(f"PRAGMA table_xinfo({identifier(table)})").fetchall()
     if any(row[6] for row in info) or "rowid" in database.columns(table):  # generated columns are not stored
         return None
@@ -156,12 +159,27 @@ def _layout(database: Database, table: str, present: Mapping[str, Wanted]) -> _L
     if reach is None:
         return None
     places = {str(column[1]).lower(): number for number, column in enumerate(info)}
-    keys = [number for number, column in enumerate(info) if column[5]]
-    alias = keys[0] if len(keys) == 1 and str(info[keys[0]][2]).upper() == "INTEGER" else None
+    layout = _Layout(
+        *reach,
+        {name: places[column.source.lower()] for name, column in present.items()},
+        _row_number(database, table, [number for number, column in enumerate(info) if column[5]]),
+    )
+    as_texts = {layout.places[name] for name, column in present.items() if column.type == "text"}
+    as_integers = {layout.places[name] for name, column in present.items() if column.type != "text"}
+    if as_texts & as_integers or layout.row_number in as_texts:
+        return None
+    if condition is not None and places.get(condition[1].lower()) not in as_integers:
+        return None
+    return layout
+
+
+def _row_number(database: Database, table: str, keys: list[int]) -> int | None:
+    """The column that is the row number under another name and is not stored: a key of one column without an index.
+
+    ``INTEGER PRIMARY KEY`` in any spelling is one; ``INT PRIMARY KEY`` and ``INTEGER PRIMARY KEY DESC`` have an index.
+    """
     indexes = database.connection.execute(f"PRAGMA index_list({identifier(table)})").fetchall()
-    if any(row[3] == "pk" for row in indexes):  # INTEGER PRIMARY KEY DESC has its own index and is stored
-        alias = None
-    return _Layout(*reach, {name: places[column.source.lower()] for name, column in present.items()}, alias)
+    return keys[0] if len(keys) == 1 and all(row[3] != "pk" for row in indexes) else None
 
 
 def _reach(database: Database, table: str) -> tuple[int, int, int] | None:
@@ -175,7 +193,7 @@ def _reach(database: Database, table: str) -> tuple[int, int, int] | None:
         (last,) = execute(f"SELECT max(rowid) FROM {identifier(table)}").fetchone()
     except sqlite3.OperationalError:  # a table WITHOUT ROWID
         return None
-    worth_it = first is not None and last - first >= FAST_FROM_ROWS
+    worth_it = first is not None and last - first >= FAST_FROM_ROWS and first > MISSING + 1
     if not worth_it or last - first > database.path.stat().st_size // LEAST_ROW_BYTES:
         return None
     return root[0], first, last
@@ -228,7 +246,7 @@ class _Sink:
                 continue
             values = part.integers[place]
             if place == self.layout.row_number:
-                values = np.where(values == MISSING, part.row_numbers, values)
+                values = part.row_numbers  # whatever is stored there, as SQLite does
             if part.odd.size:
                 values = values.copy()
                 values[part.odd] = 0  # until they are mended
@@ -358,10 +376,9 @@ def _cells(database: Database, table: str, present: Mapping[str, Wanted], where:
 
 def _integers(cells: tuple[Any, ...]) -> npt.NDArray[np.int64]:
     """Cells of any SQLite type as int64; what is no integer, or none that fits, becomes MISSING."""
-    try:
-        return np.array(cells, dtype=np.int64)  # the usual case; a NULL, text or blob raises
-    except (TypeError, ValueError, OverflowError):
-        return np.fromiter((_integer(cell) for cell in cells), np.int64, len(cells))
+    if set(map(type, cells)) == {int}:  # the usual case; numpy would read a blob as the number it spells
+        return np.array(cells, dtype=np.int64)
+    return np.fromiter((_integer(cell) for cell in cells), np.int64, len(cells))
 
 
 def _integer(cell: object) -> int:

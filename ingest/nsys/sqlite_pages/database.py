@@ -1,23 +1,16 @@
-"""A SQLite file opened so that nothing is ever written: no lock, no journal, no side file.
-
-``immutable=1`` makes SQLite skip locks and the write-ahead log, so files in read-only folders and on network mounts
-open. A write-ahead log that holds rows is not lost: file and log are read from a private temporary copy instead.
-"""
+"""A SQLite file opened so that nothing is ever written (see ``sqlite_files``), with its tables and columns."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sqlite3
-import tempfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from urllib.parse import quote
 
 from ....analysis.records.errors import NotACaptureError
 from ...sniff import NSYS_EXPORT, SQLITE_MAGIC
+from ...sqlite_files import SettledFile, connect, decode, settle
 
 VARIANT = re.compile(r"_V(\d+)$", re.IGNORECASE)
 HEADER_BYTES = 100
@@ -30,20 +23,16 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open ``path``; raises ``NotACaptureError`` for a truncated, encrypted or damaged file."""
+        """Open ``path``; raises ``NotACaptureError`` for a truncated, encrypted or damaged file, and for one that has a
+        log beside it and cannot be copied."""
         self.original = path
-        self.notes: list[str] = []
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
-        _check_size(path)
-        self.path = path
+        self._settled: SettledFile | None = None
         try:
-            self.path = self._with_log(path)
-            self.uri = f"file:{quote(os.fsencode(self.path.absolute()))}?mode=ro&immutable=1"
-            if self._copy is not None:  # ours: the log is merged into it
-                with closing(sqlite3.connect(self.path)) as copy:
-                    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self.connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
-            self.connection.text_factory = decode
+            self._settled = settle(path)
+            self.notes = self._settled.notes
+            self.path = self._settled.path
+            _check_size(self.path, path)
+            self.connection = connect(self.path, path)
             self.tables = self._read_tables()
             self.encoding = str(self.connection.execute("PRAGMA encoding").fetchone()[0])
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: a message of SQLite quoting damaged text
@@ -67,27 +56,12 @@ class Database:
         """Close the connection and remove the temporary copy, if one was made."""
         with suppress(AttributeError, sqlite3.Error):
             self.connection.close()
-        if self._copy is not None:
-            self._copy.cleanup()
-            self._copy = None
+        if self._settled is not None:
+            self._settled.close()
 
     def _read_tables(self) -> dict[str, str]:
         rows = self.connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')").fetchall()
         return {str(name).lower(): str(name) for (name,) in rows if name}
-
-    def _with_log(self, path: Path) -> Path:
-        log = path.with_name(path.name + "-wal")
-        with suppress(OSError):
-            if path.with_name(path.name + "-journal").is_file():
-                self.notes.append("A rollback journal lies beside the file: whoever wrote it was interrupted.")
-            if log.is_file() and log.stat().st_size > 32:
-                self._copy = tempfile.TemporaryDirectory(prefix="trace-analyze-")
-                copy = Path(self._copy.name) / "capture.sqlite"
-                shutil.copyfile(path, copy)
-                shutil.copyfile(log, copy.with_name(copy.name + "-wal"))
-                self.notes.append(f"{log.name} holds rows that are not yet in the file: read together, from a copy.")
-                return copy
-        return path
 
     def find(self, *names: str) -> str | None:
         """The table of the first of ``names`` that exists, or of its newest variant (``NAME_V3``, ``NAME_V2``) with
@@ -135,11 +109,6 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def decode(raw: bytes) -> str:
-    """Text as UTF-8; bytes that are not become the replacement character."""
-    return raw.decode("utf-8", "replace")
-
-
 def as_int(value: object) -> int | None:
     """A cell as a 64-bit integer (exports hold some numbers as text), or None."""
     if isinstance(value, bool) or value is None:
@@ -180,17 +149,17 @@ def is_sound(database: Database) -> bool:
         return False
 
 
-def _check_size(path: Path) -> None:
-    """Raise where the file is shorter than its own header says."""
+def _check_size(path: Path, original: Path) -> None:
+    """Raise where the file is shorter than its own header says; the message names ``original``."""
     try:
         actual = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(HEADER_BYTES)
     except OSError as error:
-        raise NotACaptureError(f"Cannot read {path}: {error.strerror or error}.") from error
+        raise NotACaptureError(f"Cannot read {original}: {error.strerror or error}.") from error
     if len(head) < HEADER_BYTES or not head.startswith(SQLITE_MAGIC):
         raise NotACaptureError(
-            f"{path.name} is truncated: {actual:,} bytes, less than the header of a SQLite database. "
+            f"{original.name} is truncated: {actual:,} bytes, less than the header of a SQLite database. "
             f"Copy it again, or export it again: {NSYS_EXPORT}"
         )
     page = int.from_bytes(head[16:18], "big")
@@ -199,7 +168,7 @@ def _check_size(path: Path) -> None:
     pages = int.from_bytes(head[28:32], "big") if head[24:28] == head[92:96] else 0
     if page and pages * page > actual:
         raise NotACaptureError(
-            f"{path.name} is truncated: {actual:,} of {pages * page:,} bytes "
+            f"{original.name} is truncated: {actual:,} of {pages * page:,} bytes "
             f"({actual / (pages * page):.0%}). The copy or the export did not finish (disk full, killed, still running?): "
             f"copy it again, or export it again: {NSYS_EXPORT}"
         )

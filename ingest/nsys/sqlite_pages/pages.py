@@ -31,6 +31,7 @@ INTERIOR, LEAF = 5, 13
 HEADER_BYTES, INTERIOR_HEADER = 8, 12
 NULL, REAL, ZERO, ONE, RESERVED, FIRST_TEXT = 0, 7, 8, 9, 10, 13
 DEEPEST = 20
+LONGEST = 1 << 32  # of a value that may be believed; a sum of as many as a row can have fits 64 bits
 NOT_STORED = {NULL: MISSING, ZERO: 0, ONE: 1}  # serial types that are the value
 PADDING = 4096  # a header's walk may run past the last cell before it is found odd
 
@@ -256,7 +257,7 @@ def _long_kinds(data: Array, kinds: Array, at: Array) -> tuple[Array, Array, Arr
     sizes = SIZES.take(kinds)
     kinds, at = kinds.astype(np.int64), at.copy()
     kinds[long] = np.where(values < 0, RESERVED, values)  # of a row too short, whose values were read as types
-    sizes[long] = np.maximum(values - 12, 0) // 2
+    sizes[long] = np.clip(values - 12, 0, LONGEST) // 2
     at[long] += lengths - 1
     return kinds, sizes, at
 
