@@ -38,8 +38,17 @@ def is_running(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
-        pass
-    return True
+        return True
+    return not _is_dead(pid)
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether the process has ended but nobody asked how (containers often have nobody who does)."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return False
+    return status.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
 
 
 def _is_mine(folder: Path) -> bool:

@@ -24,7 +24,7 @@ _MARK_WITHIN = 4096  # bytes from either end of a file
 # How each of our formats begins or ends. Tables carry no mark: they are known by their columns (table_files.py).
 _MARKS = (
     re.compile(rb'<meta name="generator" content="trace-analyze '),  # HTML
-    re.compile(rb'\A\{"schema_version":[^,]{1,20},"tool_version":"'),  # JSON
+    re.compile(rb'\A\{\s*"schema_version":\s*"[^"]{1,20}",\s*"tool_version":\s*"'),  # JSON
     re.compile(rb'\A\{"otherData":\{"made_by":"trace-analyze '),  # Perfetto
     re.compile(rb"<sub>trace-analyze [^\n]*</sub>\s*\Z"),  # Markdown
     re.compile(rb"<dc:title>trace-analyze</dc:title>"),  # SVG
