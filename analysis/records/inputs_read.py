@@ -24,6 +24,14 @@ def remember_inputs(paths: Iterable[str | Path]) -> None:
             _identities[identity] = path
 
 
+def forget_input(path: Path) -> None:
+    """Take back ``remember_inputs`` of a file that this tool wrote itself, to read it."""
+    _paths.discard(path.absolute())
+    identity = _identity(path)
+    if identity is not None:
+        _identities.pop(identity, None)
+
+
 def input_at(target: Path) -> Path | None:
     """The input that writing ``target`` would replace, or the input folder in which it would lie; else None."""
     path = target.absolute()

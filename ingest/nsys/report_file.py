@@ -73,7 +73,7 @@ def _export(program: str, report: Path, exported: Path, progress: Callable[[str]
             size = exported.stat().st_size / 1e6 if exported.exists() else 0.0
             progress(f"nsys export: {size:,.0f} MB after {seconds:.0f} s")
 
-    arguments = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", exported, report]
+    arguments: list[str | Path] = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", exported, report]
     try:
         done = run_program(program, arguments, while_running=tell)
     except OSError as error:

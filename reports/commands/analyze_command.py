@@ -13,7 +13,7 @@ from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import Gate, GateResult, evaluate_all, exit_code, parse_gate
 from ...analysis.records.analysis import Analysis, Options
 from ...analysis.records.errors import CannotAnswerError, UsageError
-from ...analysis.records.inputs_read import remember_inputs
+from ...analysis.records.inputs_read import forget_input, remember_inputs
 from ...analysis.records.trace import Trace
 from ..outputs import check_outputs, render, stdout_format, stem_of, write_output
 from ..progress import Progress
@@ -172,7 +172,10 @@ def run_demo(out: Path, *, color: bool = True) -> int:
         produce_whole(capture, write_demo, ours=lambda _: True)  # its name says whose it is
     except sqlite3.Error as error:  # what SQLite says where a disk is full
         raise UsageError(f"cannot write {capture}: {error}. Choose another folder with -o DIR.") from error
-    code = run_single(capture, Options(), out=str(out), color=color)
+    try:
+        code = run_single(capture, Options(), out=str(out), color=color)
+    finally:
+        forget_input(capture)
     if code not in (0, 1):
         raise CannotAnswerError("the demo could not be analysed; please report this.")
     return code
