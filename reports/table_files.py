@@ -16,7 +16,7 @@ import polars as pl
 
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.plain_values import clean
-from .whole_files import write_whole
+from .whole_files import check_target, write_whole
 
 
 def result_tables(analysis: Analysis) -> dict[str, pl.DataFrame]:
@@ -89,6 +89,11 @@ def write_table(frame: pl.DataFrame, path: Path) -> None:
     else:
         frame.write_parquet(content)
     write_whole(path, content.getvalue(), ours=lambda there: _has_columns(there, frame.columns))
+
+
+def check_table(path: Path, columns: Sequence[str]) -> None:
+    """Raise UsageError where ``write_table`` of a frame with ``columns`` would not write ``path``."""
+    check_target(path, ours=lambda there: _has_columns(there, columns))
 
 
 def _has_columns(path: Path, columns: Sequence[str]) -> bool:

@@ -126,11 +126,23 @@ def test_compare_batch_and_demo_replace_their_own(tmp_path, capsys):
     for words in (("compare", SGLANG, SGLANG), ("batch", SGLANG), ("demo",)):
         for _ in range(2):
             assert call(*words, "-o", tmp_path / words[0]) == 0, capsys.readouterr().err
-    for name, words in (("compare/*.md", ("compare", SGLANG, SGLANG)), ("batch/index.html", ("batch", SGLANG))):
+    for name, words in (
+        ("compare/*.md", ("compare", SGLANG, SGLANG)),
+        ("batch/index.html", ("batch", SGLANG)),
+        ("batch/runs.csv", ("batch", SGLANG)),
+    ):
         (theirs,) = tmp_path.glob(name)
         theirs.write_text("theirs")
         assert call(*words, "-o", theirs.parent) == 2
         assert theirs.read_text() == "theirs"
+        theirs.unlink()
+
+
+def test_an_archive_that_holds_its_own_reports(tmp_path):
+    shutil.copy(SGLANG, tmp_path / "a.sqlite")
+    for _ in range(2):
+        assert call("batch", tmp_path, "-q", "-o", tmp_path) == 0
+        assert pl.read_csv(tmp_path / "runs.csv")["file"].to_list() == ["a.sqlite"]
 
 
 def test_a_file_that_is_no_file_stays(tmp_path):
