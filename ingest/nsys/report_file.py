@@ -73,9 +73,9 @@ def _export(program: str, report: Path, exported: Path, progress: Callable[[str]
             size = exported.stat().st_size / 1e6 if exported.exists() else 0.0
             progress(f"nsys export: {size:,.0f} MB after {seconds:.0f} s")
 
-    arguments: list[str | Path] = ["export", "--type", "sqlite", "--force-overwrite", "true", "--output", exported, report]
+    settings = ("--type", "sqlite", "--force-overwrite", "true")
     try:
-        done = run_program(program, arguments, while_running=tell)
+        done = run_program(program, ["export", *settings, "--output", exported, report], while_running=tell)
     except OSError as error:
         raise NotACaptureError(f"{program} could not be run: {error.strerror or error}.") from error
     words = (done.output + done.errors).decode("utf-8", "replace").strip().splitlines()
