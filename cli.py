@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import gc
-import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +14,20 @@ import typer
 
 from . import __version__
 from .analysis.records.errors import TraceAnalyzeError, UsageError
+from .command_ending import (
+    StoppedError,
+    discard_stdout,
+    open_closed_streams,
+    print_anything,
+    reader_is_gone,
+    say,
+    signals_raise,
+)
+
+try:
+    from typer._click.exceptions import ClickException  # releases of typer that carry click within themselves
+except ImportError:
+    from click import ClickException  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from .analysis.records.analysis import Options
@@ -327,35 +340,6 @@ def _refuse_misspelt_command(word: str) -> None:
         raise UsageError(f"'{word}' is neither a file here nor a command; did you mean: trace-analyze {near[0]}")
 
 
-# What a terminal without Unicode shows instead; anything else becomes a question mark.
-PLAIN = {
-    "≥": ">=",
-    "≤": "<=",
-    "…": "...",
-    "µ": "u",
-    "×": "x",
-    "–": "-",
-    "—": "-",
-    "·": "*",
-    "→": "->",
-    "÷": "/",
-    "±": "+-",
-}
-
-
-def _plain_characters(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
-
-
-def _print_anything() -> None:
-    """Let stdout take every character, whatever its encoding (LANG=C, an old Windows console, a name in any bytes)."""
-    codecs.register_error("trace-analyze-plain", _plain_characters)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="trace-analyze-plain")
-
-
 def run(words: list[str]) -> int:
     """Run one command line. Raises what the command raises; returns the exit code."""
     if words == ["--version"]:
@@ -363,11 +347,16 @@ def run(words: list[str]) -> int:
         return 0
     if words:
         _refuse_misspelt_command(words[0])
-    chosen = app if words and words[0] in COMMANDS else bare
+    chosen = typer.main.get_command(app if words and words[0] in COMMANDS else bare)
     try:
-        chosen(words or ["--help"], prog_name="trace-analyze")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
+        # not chosen(...): that makes 1 of an interrupt and of a closed pipe
+        with chosen.make_context("trace-analyze", words or ["--help"]) as context:
+            chosen.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except ClickException as error:
+        error.show()
+        return error.exit_code
     return 0
 
 
@@ -385,27 +374,31 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point. Returns the exit code; a user never sees a traceback (TRACE_ANALYZE_DEBUG=1 shows it)."""
     # polars' allocator would keep freed pages for ten seconds, longer than a run lasts; read when polars is imported
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
-    _print_anything()
+    open_closed_streams()
+    print_anything()
     try:
-        return run(sys.argv[1:] if argv is None else argv)
+        with signals_raise():
+            code = run(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+            return code
+    except (KeyboardInterrupt, StoppedError) as stop:
+        message = "interrupted; nothing partial was left behind."
+        code = stop.exit_code if isinstance(stop, StoppedError) else 130
     except TraceAnalyzeError as error:
         message, code = str(error), error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) went away: that is its right, not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        message, code = "interrupted; nothing partial was left behind.", 130
     except OSError as error:
-        if error.errno not in DISK_FULL:
-            message, code = internal_error(error), 2
-        else:
+        if isinstance(error, BrokenPipeError) and reader_is_gone():
+            discard_stdout()  # the reader went away: that is its right, not an error of ours
+            return 0
+        if error.errno in DISK_FULL:
             message, code = f"cannot write the output: {error.strerror}.", 2
+        else:
+            message, code = internal_error(error), 2
     except MemoryError:
         message, code = "not enough memory for this capture; analyse a part of it with --window A:B.", 3
     except Exception as error:
         message, code = internal_error(error), 2
-    print(f"trace-analyze: {message}", file=sys.stderr)
+    say(message)
     return code
 
 
@@ -435,18 +428,16 @@ def _spend_memory_once() -> None:
 
 def entry() -> None:
     """The program: as ``main``, but leaves without taking a million rows apart, which takes a while and helps nobody."""
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:  # a batch has helper processes, which end in the usual way
-        sys.exit(main())
-    _spend_memory_once()
+    helpers = sys.argv[1:2] and sys.argv[1] in COMMANDS  # a batch has helper processes, which end in the usual way
+    if not helpers:
+        _spend_memory_once()
     code = main()
-    try:
+    with suppress(OSError):  # what could not be printed has been said by now
         sys.stdout.flush()
         sys.stderr.flush()
-    except BrokenPipeError:  # the reader went away: that is its right
-        pass
-    except OSError as error:
-        os.write(2, f"trace-analyze: cannot write the output: {error.strerror}.\n".encode())
-        code = 2
+    if helpers:
+        discard_stdout()
+        sys.exit(code)
     os._exit(code)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .records.analysis import Analysis, Options
+from .records.inputs_read import remember_inputs
 from .records.trace import Trace
 
 
@@ -14,6 +15,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .advice.findings import find_findings
     from .advice.what_if import what_would_help
     from .advice.workload import classify_workload
+    from .cache.options_digest import files_of_options
     from .gpus.device_ceilings import resolve_devices
     from .kernels.classify import classify_names
     from .numeric.free_memory import give_back
@@ -31,6 +33,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         if progress is not None:
             progress(name)
 
+    remember_inputs(files_of_options(options))
     trace = _with_counters(trace, options)
 
     begin("names and GPUs")

@@ -46,9 +46,11 @@ def open_trace(
     known; ``progress`` is called with a short sentence whenever a part has been read. Raises ``NotACaptureError`` where nothing could be read as a capture,
     ``CannotAnswerError`` where the capture holds no GPU work.
     """
+    from ..analysis.records.inputs_read import remember_inputs
     from .sniff import describe, read_head
 
     path = Path(path)
+    remember_inputs([path])
     head = read_head(path)
     for _, module in READERS:
         reader = import_module(module, __name__)

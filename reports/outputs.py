@@ -7,9 +7,10 @@ from pathlib import Path
 
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.errors import UsageError
-from .whole_files import write_whole
+from .whole_files import check_target, file_name, write_whole
 
 STDOUT_FORMATS = ("json", "md")
+_SUFFIX_OF = {"perfetto": ".perfetto.json"}  # where it is not the name of the format
 _SUFFIXES = (".gz", ".sqlite", ".db", ".json", ".trace", ".pt", ".nsys-rep", ".ncu-rep", ".csv", ".parquet")
 
 
@@ -38,6 +39,17 @@ def render(analysis: Analysis, output_format: str) -> bytes:
     return to_markdown(analysis).encode("utf-8")
 
 
+def check_outputs(formats: Sequence[str], folder: Path, stem: str) -> None:
+    """Raise UsageError before the work begins where an output of ``write_output`` would meet an input."""
+    for output_format in formats:
+        if output_format in ("csv", "parquet"):
+            check_target(folder / file_name(stem) / f"steps.{output_format}", ours=lambda _: True)
+        elif output_format in ("svg", "png"):
+            check_target(folder / file_name(stem, f"-roofline.{output_format}"))
+        else:
+            check_target(folder / file_name(stem, _SUFFIX_OF.get(output_format, f".{output_format}")))
+
+
 def write_output(analysis: Analysis, output_format: str, folder: Path, stem: str) -> list[Path]:
     """Write one format into ``folder`` and return the files written.
 
@@ -46,7 +58,7 @@ def write_output(analysis: Analysis, output_format: str, folder: Path, stem: str
     if output_format in ("csv", "parquet"):
         from .table_files import write_tables
 
-        return write_tables(analysis, folder / stem, output_format)
+        return write_tables(analysis, folder / file_name(stem), output_format)
     if output_format in ("svg", "png"):
         from .plots import write_plots
 
@@ -54,11 +66,11 @@ def write_output(analysis: Analysis, output_format: str, folder: Path, stem: str
     if output_format == "perfetto":
         from .perfetto import to_perfetto
 
-        path = folder / f"{stem}.perfetto.json"
-        write_whole(path, to_perfetto(analysis))
-        return [path]
-    path = folder / f"{stem}.{output_format}"
-    write_whole(path, render(analysis, output_format))
+        content = to_perfetto(analysis)
+    else:
+        content = render(analysis, output_format)
+    path = folder / file_name(stem, _SUFFIX_OF.get(output_format, f".{output_format}"))
+    write_whole(path, content)
     return [path]
 
 

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import polars as pl
 
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.plain_values import clean
-from .whole_files import produce_whole
+from .whole_files import check_target, write_whole
 
 
 def result_tables(analysis: Analysis) -> dict[str, pl.DataFrame]:
@@ -77,14 +78,36 @@ def pandas_frames(analysis: Analysis) -> dict[str, Any]:
     return {name: frame.to_pandas() for name, frame in frames.items()}
 
 
-def _write_table(frame: pl.DataFrame, output_format: str, path: Path) -> None:
-    """Write one table, by way of memory: polars itself takes UTF-8 names only and hides a full disk."""
+def write_table(frame: pl.DataFrame, path: Path) -> None:
+    """Write one table as CSV or Parquet, as the suffix says, in place of an earlier one of mostly the same columns.
+
+    By way of memory: polars itself takes UTF-8 names only and hides a full disk. Raises UsageError.
+    """
     content = io.BytesIO()
-    if output_format == "csv":
+    if path.suffix == ".csv":
         frame.write_csv(content)
     else:
         frame.write_parquet(content)
-    path.write_bytes(content.getbuffer())
+    write_whole(path, content.getvalue(), ours=lambda there: _has_columns(there, frame.columns))
+
+
+def check_table(path: Path, columns: Sequence[str]) -> None:
+    """Raise UsageError where ``write_table`` of a frame with ``columns`` would not write ``path``."""
+    check_target(path, ours=lambda there: _has_columns(there, columns))
+
+
+def _has_columns(path: Path, columns: Sequence[str]) -> bool:
+    """Whether at least half of the columns of the table ``path`` are among ``columns``."""
+    try:
+        if path.suffix == ".csv":
+            with path.open(encoding="utf-8", newline="") as file:
+                there = next(csv.reader(file), [])
+        else:
+            there = list(pl.read_parquet_schema(path.read_bytes()))
+    except (OSError, UnicodeDecodeError, csv.Error, pl.exceptions.PolarsError):
+        return False
+    known = [name for name in there if name]
+    return 2 * len(set(known) & set(columns)) >= len(known)
 
 
 def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[Path]:
@@ -95,6 +118,6 @@ def write_tables(analysis: Analysis, folder: Path, output_format: str) -> list[P
         tables["kernel_rows"] = kernel_rows(analysis)
     for name, frame in tables.items():
         path = folder / f"{name}.{output_format}"
-        produce_whole(path, partial(_write_table, frame, output_format))
+        write_table(frame, path)
         written.append(path)
     return written

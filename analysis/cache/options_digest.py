@@ -21,8 +21,8 @@ def options_digest(options: Options) -> str:
     for option in fields(options):
         value = getattr(options, option.name)
         digest.update(f"{option.name}={value!r}\0".encode())
-        for path in value if isinstance(value, tuple) else (value,):
-            if isinstance(path, Path) and path.exists():
+        for path in _paths(value):
+            if path.exists():
                 digest.update(fingerprint(path).encode())
     if options.model is not None:
         from ..models.find_model import files_of_model
@@ -33,3 +33,17 @@ def options_digest(options: Options) -> str:
     if options.dmon or options.dcgm:  # logs without a time zone are tried in that of this machine
         digest.update(repr((time.tzname, time.timezone, time.altzone)).encode())
     return digest.hexdigest()[:16]
+
+
+def files_of_options(options: Options) -> list[Path]:
+    """Every file that the options name, a model's config and what lies beside it included."""
+    files = [path for option in fields(options) for path in _paths(getattr(options, option.name))]
+    if options.model is not None:
+        from ..models.find_model import files_of_model
+
+        files += files_of_model(options.model)
+    return files
+
+
+def _paths(value: object) -> list[Path]:
+    return [each for each in (value if isinstance(value, tuple) else (value,)) if isinstance(each, Path)]

@@ -25,6 +25,7 @@ import numpy as np
 import polars as pl
 
 from ...analysis.records.errors import UsageError
+from ...analysis.records.inputs_read import input_at
 
 _INDEX = "index"
 _TRIES = 8  # at replacing an entry that others replace too
@@ -86,6 +87,8 @@ def write_entry(folder: Path, frames: Mapping[str, pl.DataFrame], text: bytes) -
 
     Where another process has kept the same meanwhile, that is as good. Raises UsageError where it cannot be written.
     """
+    if (read := input_at(folder)) is not None:
+        raise UsageError(f"--cache: {folder.parent} lies in {read}, which is an input. Choose another folder.")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:40]}.", dir=folder.parent))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import polars as pl
 
 from ...analysis.records.errors import NotACaptureError
 from ...analysis.records.trace import Trace
+from ..other_programs import run_program, shell_name
 from .launches_as_trace import trace_of
 from .metrics import Launch, frame_of, wanted
 from .ncu_csv import HOW_TO_EXPORT, REPORT_MAGIC, csv_tables, decode, launches_of
@@ -26,7 +26,6 @@ from .printed_values import Locale
 
 FORMAT = "ncu_rep"
 _KERNEL = 0  # IAction.workload_type() of a single kernel; ranges and graphs have no kernel of their own
-_EXPORT_SECONDS = 1800
 
 
 def sniff(path: Path, head: bytes) -> bool:
@@ -56,7 +55,7 @@ def launches_of_report(path: Path) -> pl.DataFrame:
     raise NotACaptureError(
         f"{path.name} is an Nsight Compute report, which only NVIDIA's tools can read, and neither `ncu` nor the Python "
         f"module ncu_report is installed here. Where Nsight Compute is installed, run: "
-        f"{HOW_TO_EXPORT.replace('FILE.ncu-rep', path.name)}  and give kernels.csv."
+        f"{HOW_TO_EXPORT.replace('FILE.ncu-rep', shell_name(path.name))}  and give kernels.csv."
     )
 
 
@@ -106,15 +105,14 @@ def _launch(action: Any, number: int) -> Launch:
 
 
 def _through_program(program: str, path: Path) -> pl.DataFrame:
-    command = [program, "--import", str(path), "--csv", "--page", "raw", "--print-units", "base"]
     try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=_EXPORT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise NotACaptureError(f"{program} could not read {path.name}: {error}.") from error
-    if done.returncode != 0:
-        words = decode(done.stderr or done.stdout).strip().splitlines()
+        done = run_program(program, ["--import", path, "--csv", "--page", "raw", "--print-units", "base"])
+    except OSError as error:
+        raise NotACaptureError(f"{program} could not be run: {error.strerror or error}.") from error
+    if done.code != 0:
+        words = decode(done.errors or done.output).strip().splitlines()
         raise NotACaptureError(
-            f"{program} could not read {path.name} (exit {done.returncode}): {words[-1] if words else 'no message'}. "
+            f"{program} could not read {path.name} (exit {done.code}): {words[-1] if words else 'no message'}. "
             "A report made by a newer Nsight Compute needs that version."
         )
-    return launches_of(csv_tables(decode(done.stdout)), path.name)
+    return launches_of(csv_tables(decode(done.output)), path.name)

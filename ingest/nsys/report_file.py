@@ -8,9 +8,6 @@ error is the command to run where it is installed.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +15,14 @@ from pathlib import Path
 from ...analysis.records.errors import NotACaptureError
 from ...analysis.records.trace import Trace
 from .. import nsys
+from ..other_programs import run_program, shell_name
 from ..sniff import SQLITE_MAGIC
+from ..temporary_copies import temporary_folder
 
 FORMAT = "nsys_rep"
 SUFFIXES = frozenset({".nsys-rep", ".qdrep"})
 # Where NVIDIA's packages put the program when it is not on the PATH.
 _PLACES = ("/opt/nvidia/nsight-systems*/**/bin/nsys", "/usr/local/cuda*/bin/nsys")
-_POLL_SECONDS = 0.5
 _WORDS_OF_NSYS = (b"NVIDIA Nsight Systems", b"QuadD")
 
 
@@ -48,7 +46,7 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
             f"{path.name} is an Nsight Systems report, which only `nsys` can open, and `nsys` is not installed here. "
             f"Where it is, run: {export_command(path.name)}  and give {Path(path.name).stem}.sqlite."
         )
-    with tempfile.TemporaryDirectory(prefix="trace-analyze-") as folder:
+    with temporary_folder() as folder:
         exported = Path(folder) / f"{path.stem}.sqlite"
         _export(program, path, exported, progress)
         trace = nsys.read(exported, progress=progress)
@@ -56,8 +54,8 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
 
 
 def export_command(name: str) -> str:
-    """The command that exports the report ``name`` beside itself."""
-    return f"nsys export --type sqlite --output {Path(name).stem}.sqlite {name}"
+    """The command that exports the report ``name`` beside itself, for a shell."""
+    return f"nsys export --type sqlite --output {shell_name(f'{Path(name).stem}.sqlite')} {shell_name(name)}"
 
 
 def find_nsys() -> str | None:
@@ -70,32 +68,20 @@ def find_nsys() -> str | None:
 
 
 def _export(program: str, report: Path, exported: Path, progress: Callable[[str], None] | None) -> None:
-    command = [
-        program,
-        "export",
-        "--type",
-        "sqlite",
-        "--force-overwrite",
-        "true",
-        "--output",
-        str(exported),
-        str(report),
-    ]
-    began = time.monotonic()
+    def tell(seconds: float) -> None:
+        if progress:
+            size = exported.stat().st_size / 1e6 if exported.exists() else 0.0
+            progress(f"nsys export: {size:,.0f} MB after {seconds:.0f} s")
+
+    settings = ("--type", "sqlite", "--force-overwrite", "true")
     try:
-        with tempfile.TemporaryFile() as output, subprocess.Popen(command, stdout=output, stderr=output) as running:
-            while running.poll() is None:
-                time.sleep(_POLL_SECONDS)
-                if progress:
-                    done = exported.stat().st_size / 1e6 if exported.exists() else 0.0
-                    progress(f"nsys export: {done:,.0f} MB after {time.monotonic() - began:.0f} s")
-            output.seek(0)
-            words = output.read().decode("utf-8", "replace").strip().splitlines()
+        done = run_program(program, ["export", *settings, "--output", exported, report], while_running=tell)
     except OSError as error:
         raise NotACaptureError(f"{program} could not be run: {error.strerror or error}.") from error
-    if running.returncode != 0 or not exported.exists():
+    words = (done.output + done.errors).decode("utf-8", "replace").strip().splitlines()
+    if done.code != 0 or not exported.exists():
         raise NotACaptureError(
-            f"`nsys export` could not export {report.name} (exit {running.returncode}): "
+            f"`nsys export` could not export {report.name} (exit {done.code}): "
             f"{words[-1] if words else 'it printed nothing'}. A report needs an nsys at least as new as the one that "
             f"wrote it. By hand: {export_command(report.name)}"
         )

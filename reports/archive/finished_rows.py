@@ -6,14 +6,15 @@ folder goes. ``--resume`` reads both. A row counts only while its report is ther
 
 from __future__ import annotations
 
-import shutil
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
 import polars as pl
 
-from ..whole_files import write_whole
+from ..whole_files import remove_temporaries, write_whole
 
 
 class RowStore:
@@ -38,19 +39,28 @@ class RowStore:
                 kept[row["key"]] = row
             except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
                 continue
-        return {k: row for k, row in kept.items() if row.get("report") and (self._folder / row["report"]).exists()}
+        return {k: row for k, row in kept.items() if self._has_report(row.get("report"))}
+
+    def _has_report(self, report: object) -> bool:
+        """Whether a row's report is there, as a file of this archive: a table of others may name any path."""
+        if not isinstance(report, str) or not re.fullmatch(r"reports/[^/\\]+\.html", report):
+            return False
+        return (self._folder / report).is_file()
 
     def keep(self, row: dict[str, Any]) -> None:
         """Keep one finished row."""
-        write_whole(self._rows / f"{row['key']}.json", orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS))
+        content = orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)
+        write_whole(self._rows / f"{row['key']}.json", content, ours=lambda _: True)  # its name is a digest
 
     def clear(self) -> None:
         """Forget the kept rows (all of them are in the table now, or a batch starts anew)."""
-        shutil.rmtree(self._rows, ignore_errors=True)
+        for path in self._rows.glob("*.json"):
+            if re.fullmatch(r"[0-9a-f]{32}\.json", path.name):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):  # absent, or it holds what is not ours
+            self._rows.rmdir()
 
     def sweep(self) -> None:
         """Remove temporary files that a killed batch left."""
         for folder in (self._folder, self._folder / "reports", self._rows):
-            for path in folder.glob(".*.*") if folder.exists() else []:
-                if path.is_file() and path.name.count(".") >= 3:
-                    path.unlink(missing_ok=True)
+            remove_temporaries(folder)

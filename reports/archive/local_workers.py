@@ -12,15 +12,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from ...command_ending import StoppedError, signals_raise
 from .archive_row import refused_row
 from .one_capture import Task
 
 _POLL_SECONDS = 0.2
+_ENDING_SECONDS = 3.0  # that workers have to remove what they were writing
 _MEMORY_SHARE = 0.85  # of what is available when the batch starts
 _SMALLEST_LIMIT = 1 << 30
 _PRELOAD = ["trace_analyze.reports.archive.preload", "trace_analyze.reports.archive.one_capture"]
@@ -97,7 +100,7 @@ class LocalRunner:
         return row
 
     def _kill(self, active: _Active) -> None:
-        active.process.kill()
+        active.process.kill()  # what it was writing goes when the batch ends
         self._remove(active)
 
     def _remove(self, active: _Active) -> None:
@@ -106,7 +109,11 @@ class LocalRunner:
         self._active.remove(active)
 
     def _stop_all(self) -> None:
+        for active in self._active:
+            active.process.terminate()
+        patience = time.monotonic() + _ENDING_SECONDS
         for active in list(self._active):
+            active.process.join(max(patience - time.monotonic(), 0))
             self._kill(active)
 
 
@@ -123,8 +130,9 @@ def _work(sender: Connection, task: Task) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it stops its workers itself
     from .one_capture import analyse_capture
 
-    sender.send(analyse_capture(task))
-    sender.close()
+    with suppress(StoppedError), signals_raise():
+        sender.send(analyse_capture(task))
+        sender.close()
 
 
 def _refused(task: Task, reason: str) -> Row:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import Gate, GateResult, evaluate_all, exit_code, parse_gate
 from ...analysis.records.analysis import Analysis, Options
 from ...analysis.records.errors import CannotAnswerError, UsageError
+from ...analysis.records.inputs_read import forget_input, remember_inputs
 from ...analysis.records.trace import Trace
-from ..outputs import render, stdout_format, stem_of, write_output
+from ..outputs import check_outputs, render, stdout_format, stem_of, write_output
 from ..progress import Progress
+from ..whole_files import produce_whole
 
 
 def run_single(
@@ -34,17 +38,19 @@ def run_single(
     parsed = [parse_gate(text) for text in gates]
     to_stdout = out == "-"
     chosen = stdout_format(formats) if to_stdout else None
+    folder = Path(out or "")
+    stem = stem_of(capture.name or capture.resolve().name)
+    remember_inputs([capture, *files_of_options(options)])
+    if chosen is None:
+        check_outputs(formats, folder, stem)  # before the work, not after it
     with Progress(enabled=not quiet) as progress:
         analysis = analyse_file(capture, options, cache=cache, progress=progress)
         results = check_gates(analysis, parsed)  # first: a mistyped key must not leave files behind
         written: list[Path] = []
         if chosen is None:
-            folder = Path(out) if out else Path()
             for output_format in formats:
                 progress.stage(f"writing {output_format}")
-                written += write_output(
-                    analysis, output_format, folder, stem_of(capture.name or capture.resolve().name)
-                )
+                written += write_output(analysis, output_format, folder, stem)
     if chosen is not None:
         sys.stdout.buffer.write(render(analysis, chosen))
         sys.stdout.flush()
@@ -161,12 +167,15 @@ def run_demo(out: Path, *, color: bool = True) -> int:
     """Simulate a serving run, analyse it without its truth file, and name the report."""
     from ...fixtures.demo import write_demo
 
+    capture = out / "trace-analyze-demo.sqlite"
     try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write {out}: {error.strerror or error}.") from error
-    capture = write_demo(out / "trace-analyze-demo.sqlite")
-    code = run_single(capture, Options(), out=str(out), color=color)
+        produce_whole(capture, write_demo, ours=lambda _: True)  # its name says whose it is
+    except sqlite3.Error as error:  # what SQLite says where a disk is full
+        raise UsageError(f"cannot write {capture}: {error}. Choose another folder with -o DIR.") from error
+    try:
+        code = run_single(capture, Options(), out=str(out), color=color)
+    finally:
+        forget_input(capture)
     if code not in (0, 1):
         raise CannotAnswerError("the demo could not be analysed; please report this.")
     return code

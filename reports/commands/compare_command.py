@@ -8,14 +8,16 @@ from pathlib import Path
 
 import polars as pl
 
+from ...analysis.cache.options_digest import files_of_options
 from ...analysis.compare import Comparison, Profile, compare_profiles, profile_from_json, profile_of
 from ...analysis.gates import GateResult, evaluate_all, exit_code, parse_gate
 from ...analysis.records.analysis import Options
 from ...analysis.records.errors import CannotAnswerError, UsageError
+from ...analysis.records.inputs_read import remember_inputs
 from ..comparison.comparison_json import comparison_dict, comparison_json
 from ..outputs import stem_of
 from ..progress import Progress
-from ..whole_files import write_whole
+from ..whole_files import check_target, file_name, write_whole
 from .analyze_command import analyse_file
 
 
@@ -38,6 +40,7 @@ def run_compare(request: CompareRequest, *, quiet: bool = False, color: bool = T
     Raises UsageError for a wrong number of captures or an unknown baseline.
     """
     gates = [parse_gate(text) for text in request.gates]
+    remember_inputs([*request.captures, *files_of_options(request.options)])
     before, after = _profiles(request, quiet=quiet)
     comparison = compare_profiles(before, after, min_change_pct=request.min_change_pct)
     results = evaluate_all(gates, comparison_dict(comparison)) if gates else []
@@ -118,9 +121,9 @@ def _write(request: CompareRequest, comparison: Comparison, gates: list[GateResu
         "md": comparison_markdown(comparison, gates),
     }
     wanted = outputs if request.out is not None else {"html": outputs["html"]}
-    written = []
-    for suffix, content in wanted.items():
-        path = folder / f"{stem}.{suffix}"
+    targets = {folder / file_name(stem, f".{suffix}"): content for suffix, content in wanted.items()}
+    for path in targets:
+        check_target(path)  # all of them before the first is written
+    for path, content in targets.items():
         write_whole(path, content)
-        written.append(path)
-    return written
+    return list(targets)

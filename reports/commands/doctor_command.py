@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +13,7 @@ from ...analysis.advice.capture_contents import Diagnosis, SizeEstimate, diagnos
 from ...ingest import open_trace
 from ..number_text import scaled, whole
 from ..progress import Progress
+from ..screen import Screen
 from ..terminal import plain
 
 LONGEST_FLAG = 32  # kept whole also on a narrow screen
@@ -32,7 +32,7 @@ def run_doctor(capture: Path, *, color: bool = True) -> int:
     with Progress() as progress:
         progress.stage(f"reading {capture.name}")
         diagnosis = diagnose(open_trace(capture, progress=progress.stage))
-    console = Console(file=sys.stdout, no_color=not color, highlight=False, markup=False, emoji=False)
+    console = Screen(no_color=not color)
     for block in blocks(diagnosis):
         console.print(block)
     # commands are for copying: never folded

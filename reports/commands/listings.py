@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..number_text import is_known, number
+from ..screen import Screen
 
 _GAP = "  "
 
@@ -30,7 +30,7 @@ def _print(
     if not sys.stdout.isatty():
         _print_lines(title, columns, rows, left=left)
         return
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    console = Screen()
     kept = list(range(len(columns)))
     to_go = [columns.index(each) for each in spare]
     while len(kept) > 2 and _least_width(columns, rows, kept) > console.width:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
 from ..number_text import number
+from ..screen import Screen
 from ..terminal import plain
 from .comparison_markdown import SCOPE, deciding_changes, headline_rows
 
@@ -21,7 +20,7 @@ def print_comparison(
     comparison: Comparison, gates: Sequence[GateResult], written: Sequence[Path], *, color: bool = True
 ) -> None:
     """Print verdict, reasons, numbers and changes to stdout."""
-    console = Console(file=sys.stdout, no_color=not color, highlight=False, markup=False, emoji=False)
+    console = Screen(no_color=not color)
     names = f"{comparison.before.name} -> {comparison.after.name}"
     console.print(Text(plain(f"{comparison.verdict}: {names}"), style="bold"))
     for reason in comparison.reasons[:8]:

@@ -9,7 +9,7 @@ import pytest
 
 from trace_analyze.analysis.records.errors import NotACaptureError
 from trace_analyze.fixtures.nsys_writer import Capture
-from trace_analyze.ingest import open_trace
+from trace_analyze.ingest import open_trace, other_programs
 from trace_analyze.ingest.nsys import report_file as nsys_rep
 
 REPORT = b"\x00\x01 NVIDIA Nsight Systems\x00 report"
@@ -32,7 +32,7 @@ def install(tmp_path, monkeypatch, body):
     program.write_text(f"#!{sys.executable}\nimport shutil, sys\narguments = sys.argv[1:]\n{body}")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setattr(nsys_rep, "_POLL_SECONDS", 0.05)
+    monkeypatch.setattr(other_programs, "_POLL_SECONDS", 0.002)
 
 
 EXPORT = """

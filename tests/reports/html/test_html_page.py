@@ -224,7 +224,7 @@ def test_same_analysis_same_page(pages):
 def test_save_replaces_whole(pages, tmp_path):
     analysis, page = pages("serving_run")
     target = tmp_path / "run.html"
-    target.write_text("old")
+    target.write_text(page.replace("<main>", "<main>an earlier report"))
     save_html(analysis, target)
     assert target.read_text(encoding="utf-8") == page
     assert [p.name for p in tmp_path.iterdir()] == ["run.html"]
