@@ -14,7 +14,7 @@ import typer
 
 from . import __version__
 from .analysis.records.errors import TraceAnalyzeError, UsageError
-from .command_ending import (
+from .reports.commands.command_ending import (
     StoppedError,
     discard_stdout,
     open_closed_streams,

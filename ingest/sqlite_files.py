@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ..analysis.records.errors import NotACaptureError
+from .temporary_copies import temporary_folder
 
 SIDE_SUFFIXES = ("-wal", "-journal")
 LOG_HEADER_BYTES = 32
@@ -69,8 +70,8 @@ def _holds_changes(side: Path) -> bool:
             return side.stat().st_size > LOG_HEADER_BYTES
         with side.open("rb") as file:
             return file.read(1) not in (b"", b"\0")
-    except OSError:  # there, but not readable: reading it will say why
-        return True
+    except OSError as error:  # there, but not readable: reading it will say why; a name too long cannot be there
+        return error.errno != errno.ENAMETOOLONG
 
 
 @dataclass
@@ -109,7 +110,7 @@ def settle(path: Path) -> SettledFile:
         free = shutil.disk_usage(place).free
         if free < needed:
             raise OSError(errno.ENOSPC, f"{_size(free)} free in {place}")
-        folder = tempfile.TemporaryDirectory(prefix="trace-analyze-", dir=place)
+        folder = temporary_folder(place)
         copy = Path(folder.name) / "capture.sqlite"
         _copy_together(path, {real: copy} | {side: _side(copy, side.name[len(real.name) :]) for side in sides})
         return SettledFile(copy, _interruptible(lambda: _recover(copy, path, sides)), folder)

@@ -15,10 +15,10 @@ from pathlib import Path
 _OURS = re.compile(r"trace-analyze-(\d+)-\w+")
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """A new folder for copies of captures; use it in a ``with`` or call ``cleanup``."""
+def temporary_folder(place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """A new folder for copies of captures, in ``place`` or the system's own; use it in a ``with`` or call ``cleanup``."""
     remove_left_folders()
-    return tempfile.TemporaryDirectory(prefix=f"trace-analyze-{os.getpid()}-")
+    return tempfile.TemporaryDirectory(prefix=f"trace-analyze-{os.getpid()}-", dir=place)
 
 
 def remove_left_folders() -> None:

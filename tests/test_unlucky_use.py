@@ -34,7 +34,7 @@ def test_a_terminal_without_unicode(tmp_path, encoding):
 
 
 def test_plain_characters_keep_their_meaning(tmp_path):
-    script = "from trace_analyze.command_ending import print_anything; print_anything(); print('\\u2265 5 \\xb5s\\u2026 \\u65e5')"
+    script = "from trace_analyze.reports.commands.command_ending import print_anything; print_anything(); print('\\u2265 5 \\xb5s\\u2026 \\u65e5')"
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
     )

@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from ...command_ending import StoppedError, signals_raise
+from ..commands.command_ending import StoppedError, signals_raise
 from .archive_row import refused_row
 from .one_capture import Task
 

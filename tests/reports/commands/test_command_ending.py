@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from trace_analyze.command_ending import StoppedError, reader_is_gone, signals_raise
+from trace_analyze.reports.commands.command_ending import StoppedError, reader_is_gone, signals_raise
 
-CAPTURES = Path(__file__).parent.parent / "fixtures" / "captures"
+CAPTURES = Path(__file__).parents[3] / "fixtures" / "captures"
 SGLANG = str(CAPTURES / "sglang-qwen3-8b-h100.sqlite")
 COMMANDS = [
     ("gpus",), ("models",), ("markers",), ("--help",), ("batch", "--help"), ("--version",), (SGLANG,),
@@ -50,7 +50,7 @@ def test_closed_streams_get_nothing_of_a_file(tmp_path):
 
 
 def test_a_broken_pipe_that_is_not_stdout_is_told_apart(tmp_path):
-    script = "from trace_analyze.command_ending import reader_is_gone; import sys; sys.exit(reader_is_gone())"
+    script = "from trace_analyze.reports.commands.command_ending import reader_is_gone; import sys; sys.exit(reader_is_gone())"
     with (tmp_path / "out").open("w") as file:
         assert subprocess.run([sys.executable, "-c", script], stdout=file, check=False).returncode == 0
     assert not reader_is_gone()  # pytest's stdout has no number, or a reader
