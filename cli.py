@@ -30,7 +30,7 @@ except ImportError:
     from click import ClickException  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from .analysis.records.analysis import Options
+    from .analysis.records.options import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
 MOST_RANKS = 4096
@@ -111,7 +111,7 @@ def options_from(
     dcgm: Path | None,
 ) -> Options:
     """The analysis options of one command line. Raises UsageError for a file that does not exist."""
-    from .analysis.records.analysis import Options
+    from .analysis.records.options import Options
     from .ingest.time_units import parse_milliseconds
 
     for flag, file in (

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from ..ingest import open_trace
 from .pipeline import analyze_options
-from .records.analysis import Analysis, Options
+from .records.analysis import Analysis
+from .records.options import Options
 from .records.trace import Trace
 
 __all__ = ["Analysis", "Options", "analyze"]
