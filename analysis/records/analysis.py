@@ -15,10 +15,13 @@ import polars as pl
 
 from .advice import Finding
 from .devices import Device, Window
+from .host import HostSide
 from .options import Options
 from .summary import GroupSummary, Summary
 from .trace import Trace
 from .trust import Trust
+from .what_if import WhatIf
+from .workload import Workload
 
 SCHEMA_VERSION = "1.0"
 
@@ -54,9 +57,9 @@ class Analysis:
     step_table: pl.DataFrame | None  # --step: one step kernel by kernel
     roofline: Mapping[str, Any]  # ceilings and points per (op class, phase)
     traffic: Mapping[str, Any]  # decode traffic split and the fitted bandwidths
-    host: Mapping[str, Any]  # host side of the decode bubbles
-    what_if: Mapping[str, Any]  # fitted step-time model and its predictions
-    workload: Mapping[str, Any]  # classification and each technique's movement
+    host: HostSide  # host side of the decode bubbles
+    what_if: WhatIf  # fitted step-time model and its predictions
+    workload: Workload  # classification and each technique's movement
     measured: Mapping[str, Any]  # Nsight Compute join, GPU metrics, counters
 
     def __repr__(self) -> str:
