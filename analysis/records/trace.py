@@ -296,4 +296,4 @@ def build_trace(
     checked = {
         name: check(frames[name], schema, name) if name in frames else empty(schema) for name, schema in FRAMES.items()
     }
-    return Trace(capture=capture, gaps_in_evidence=gaps_in_evidence, **checked)
+    return Trace(capture=capture, gaps_in_evidence=gaps_in_evidence, source=None, **checked)
