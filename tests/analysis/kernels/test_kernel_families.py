@@ -9,9 +9,9 @@ import polars as pl
 import pytest
 
 import trace_analyze as ta
-from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.kernels.classify import classify_names
 
-from ..conftest import REPOSITORY
+from ...conftest import REPOSITORY
 
 LARGEST_UNKNOWN_NAMES = 0.03
 LARGEST_UNKNOWN_TIME = 0.02
