@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from msgspec import convert
 
 from .records.analysis import Analysis
 from .records.devices import Window
+from .records.formats import format_of
 from .records.host import HostSide
 from .records.inputs_read import remember_inputs
 from .records.options import Options
@@ -42,6 +44,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
             progress(name)
 
     remember_inputs(files_of_options(options))
+    options = with_own_measurements(options, trace.capture.format, trace.source)
     trace = _with_counters(trace, options)
 
     begin("names and GPUs")
@@ -121,6 +124,14 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         workload=workload,
         measured=work.measured,
     )
+
+
+def with_own_measurements(options: Options, input_format: str, source: Path | None) -> Options:
+    """The options for an input whose launches were measured by Nsight Compute: its own results are joined to them."""
+    known = format_of(input_format)
+    if source is None or known is None or not known.profiled_one_by_one or source in options.ncu:
+        return options
+    return replace(options, ncu=(*options.ncu, source))
 
 
 def _window_source(options: Options) -> str:

@@ -20,6 +20,7 @@ import polars as pl
 from ...ingest.cache.cache_entries import DamagedEntryError, Entry, read_entry, tool_digest, write_entry
 from ...ingest.cache.kept_traces import trace_entry
 from ..numeric.free_memory import give_back
+from ..pipeline import with_own_measurements
 from ..records.analysis import Analysis
 from ..records.options import Options
 from ..records.trace import FRAMES, KERNELS, CaptureFacts, EvidenceGap, Trace, check, empty
@@ -45,16 +46,13 @@ class _Facts(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Source:
-    """A capture to look at: its fingerprint, its name, and how to read and analyse it.
-
-    ``options_for`` gives the options that an input of this format is analysed with.
-    """
+    """A capture to look at: its fingerprint, its name, and how to read and analyse it."""
 
     content: str
     name: str
+    path: Path
     read: Callable[[], Trace]  # by way of the Trace's entry
     analyse: Callable[[Trace], Analysis]
-    options_for: Callable[[str], Options]
 
 
 def through_store(cache: Path, source: Source, options: Options) -> Analysis:
@@ -71,7 +69,7 @@ def through_store(cache: Path, source: Source, options: Options) -> Analysis:
         _keep(folder, trace, analysis)
         return analysis
 
-    return _kept(folder, trace_entry(cache, source.content), source, anew) or anew()
+    return _kept(folder, trace_entry(cache, source.content), source, options, anew) or anew()
 
 
 @functools.cache
@@ -139,7 +137,9 @@ class _KeptAnalysis(_Later, Analysis):
     pass
 
 
-def _kept(folder: Path, of_trace: Path, source: Source, anew: Callable[[], Analysis]) -> Analysis | None:
+def _kept(
+    folder: Path, of_trace: Path, source: Source, options: Options, anew: Callable[[], Analysis]
+) -> Analysis | None:
     own, beneath = read_entry(folder), read_entry(of_trace)
     if own is None or beneath is None:
         return None
@@ -150,11 +150,11 @@ def _kept(folder: Path, of_trace: Path, source: Source, anew: Callable[[], Analy
         return None
     # one content may lie in an archive under several names
     capture = replace(facts.capture, source_name=source.name)
-    given = {"capture": capture, "gaps_in_evidence": facts.gaps_in_evidence}
+    given = {"capture": capture, "gaps_in_evidence": facts.gaps_in_evidence, "source": source.path}
     again = functools.cache(anew)
     trace_loaders = {name: _loader(_trace_frame, again, name, True, own, beneath) for name in FRAMES}
     trace: Trace = _made(_KeptTrace, given, trace_loaders)
-    values |= {"trace": trace, "options": source.options_for(capture.format)}
+    values |= {"trace": trace, "options": with_own_measurements(options, capture.format, source.path)}
     if "step_table" not in own:
         values["step_table"] = None
     frames = [f.name for f in fields(Analysis) if f.name not in values]

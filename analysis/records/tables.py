@@ -34,6 +34,8 @@ OP_CLASSES = pl.Enum(
         "elementwise",
         "reduce",
         "copy",
+        "lora",
+        "convolution",
         "load_time",
         "other",
     ]

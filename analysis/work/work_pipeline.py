@@ -30,7 +30,6 @@ from .step_costs.place_costs import step_sums
 from .step_costs.whole_step_costs import whole_steps
 from .unknown_model import tile_bounds
 
-PROFILED_ONE_BY_ONE = ("ncu_csv", "ncu_rep")  # inputs whose kernels are Nsight Compute's launches
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 
 
@@ -76,7 +75,7 @@ def join_measured(
     results = ncu_join.read_results(options.ncu)
     if results is not None:
         report = None
-        if trace.capture.format in PROFILED_ONE_BY_ONE:
+        if trace.capture.profiled_one_by_one:
             report = ncu_join.join_own_launches(results, phases.kernels, work)
         report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
         measured["ncu"] = {

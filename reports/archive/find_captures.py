@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...analysis.records.errors import UsageError
+from ...analysis.records.formats import file_suffixes
 from ...ingest import is_capture_folder, looks_like_capture
 from ...ingest.cache.fingerprint import fingerprint
-
-KNOWN_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".json", ".json.gz", ".csv")
 
 
 @dataclass(frozen=True)
@@ -91,5 +90,5 @@ def _walk(root: Path, skipped: Path) -> Iterator[Path]:
             path = here / name
             if name.startswith(".") or path.name.endswith(("-wal", "-shm", "-journal")):
                 continue
-            if name.lower().endswith(KNOWN_SUFFIXES) or looks_like_capture(path):
+            if name.lower().endswith(file_suffixes()) or looks_like_capture(path):
                 yield path

@@ -31,8 +31,9 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     """
     from ...analysis.compare import profile_json
     from ...analysis.gates import parse_gate
+    from ...analysis.road import Capture, analyze_capture
     from ...ingest.run_of_files.open_run import NotOneRunError
-    from ..commands.analyze_command import analyse_file, check_gates
+    from ..commands.analyze_command import check_gates
     from ..outputs import render
     from ..whole_files import write_whole
     from .runs_in_files import NOT_ONE_RUN
@@ -41,8 +42,8 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     content: str | None = None
     try:
         content = task.found.fingerprint()
-        known = None if task.found.files else content
-        analysis = analyse_file(task.found.path, task.options, cache=task.cache, files=task.found.files, content=known)
+        capture = Capture(task.found.path, task.found.files, None if task.found.files else content)
+        analysis = analyze_capture(capture, task.options, cache=task.cache)
         gates = check_gates(analysis, [parse_gate(text) for text in task.gates])
         write_whole(task.report, render(analysis, "html"))
         report = f"{task.report.parent.name}/{task.report.name}"

@@ -33,6 +33,8 @@ _NO_FORMULA = {
     "sampling": "no formula: how often it passes over the logits is not known",
     "moe_routing": "no formula: which tables it passes over is not known",
     "copy": "no formula: its size is not in the capture",
+    "lora": "no formula: the rank of the adapters is not in the capture",
+    "convolution": "no formula: its shape is not in the capture",
 }
 _NO_TOKENS = {
     "other": "not a step of the model: warm-up, graph capture or a draft",
