@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .analysis.api import analyze
-    from .analysis.records.analysis import Analysis
     from .analysis.records.trace import Trace
     from .ingest import open_trace
+    from .reports.python_api import Analysis, analyze
 
 __version__ = "0.1.0"
 __all__ = ["Analysis", "Trace", "__version__", "analyze", "open_trace"]
 
 _HOMES = {
-    "analyze": ".analysis.api",
-    "Analysis": ".analysis.records.analysis",
+    "analyze": ".reports.python_api",
+    "Analysis": ".reports.python_api",
     "open_trace": ".ingest",
     "Trace": ".analysis.records.trace",
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Heavy imports happen where they are used, so that `trace-analyze --help` answers at once.
     if name in _HOMES:
         from importlib import import_module
