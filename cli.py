@@ -31,7 +31,7 @@ except ImportError:
     from click import ClickException  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from .analysis.records.analysis import Options
+    from .analysis.records.options import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .pipeline import analyze_options
-from .records.analysis import Analysis, Options
+from .records.analysis import Analysis
+from .records.options import Options
 from .records.trace import Trace
 from .road import Capture, analyze_capture
 

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from .records.analysis import Analysis, Options
+from msgspec import convert
+
+from .records.analysis import Analysis
+from .records.devices import Window
 from .records.formats import format_of
 from .records.inputs_read import remember_inputs
+from .records.options import Options
 from .records.trace import Trace
+from .records.trust import PhaseTrust
 
 
 def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str], None] | None = None) -> Analysis:
@@ -22,7 +27,9 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .kernels.classify import classify_names
     from .numeric.free_memory import give_back
     from .phases import find_phases
-    from .summary.summarise import SummaryInput, device_rows, summarise
+    from .summary.device_rows import device_rows
+    from .summary.summarise import summarise
+    from .summary.summary_input import SummaryInput
     from .time.collectives import split_collectives
     from .time.host_side import host_side
     from .time.stalls import find_gaps_and_stalls
@@ -73,10 +80,9 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         graphs=phases.graphs,
         kernel_table=work.kernel_table,
         model=work.model,
-        phase_trust=phases.trust,
+        phase_trust=convert(phases.trust, PhaseTrust),
         work_trust=work.trust,
         autoregressive=phases.autoregressive,
-        opaque_graphs=phases.opaque_graphs,
         engine=phases.engine,
         reasons=phases.reasons,
         mfu_at_most=work.mfu_at_most,
@@ -95,7 +101,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         kernels=work.kernels,
         devices=device_rows(trace, phases.groups, time, ceilings),
         model=work.model,
-        window={"start_ns": phases.window_start_ns, "end_ns": phases.window_end_ns, "source": _window_source(options)},
+        window=Window(start_ns=phases.window_start_ns, end_ns=phases.window_end_ns, source=_window_source(options)),
         trust=summary.trust,
         summary=summary.summary,
         groups=phases.groups,

@@ -14,7 +14,8 @@ from pathlib import Path
 from ..ingest import looks_like_capture, open_trace, printable
 from .numeric.free_memory import give_back
 from .pipeline import analyze_options
-from .records.analysis import Analysis, Options
+from .records.analysis import Analysis
+from .records.options import Options
 from .records.trace import Trace
 
 Progress = Callable[[str], None]

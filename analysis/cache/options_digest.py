@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from ...ingest.cache.fingerprint import fingerprint
-from ..records.analysis import Options
+from ..records.options import Options
 
 
 def options_digest(options: Options) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from ..facts.load import load_table
-from ..records.analysis import OP_CLASSES
+from ..records.tables import OP_CLASSES
 from ..records.trace import Schema
 from . import canonical_names as spelling
 

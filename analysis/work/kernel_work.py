@@ -13,7 +13,7 @@ import polars as pl
 from ..models.find_model import BYTES_PER_ELEMENT
 from ..numeric.row_chunks import stretches
 from ..phases import PhaseResult
-from ..records.analysis import WORK_SOURCES
+from ..records.tables import WORK_SOURCES
 from ..records.trace import Trace
 from .kv_lengths.step_kv_lengths import KvLengths
 from .model_choice.choose_model import ModelChoice

@@ -11,7 +11,8 @@ import polars as pl
 
 from ..models.find_model import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
 from ..phases import PhaseResult
-from ..records.analysis import KERNEL_WORK, OP_CLASSES, WORK_SOURCES, Options
+from ..records.options import Options
+from ..records.tables import KERNEL_WORK, OP_CLASSES, WORK_SOURCES
 from ..records.trace import Trace
 from .aggregate import kernel_tables as work_tables
 from .aggregate import step_ratios as step_rows

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...analysis.records.analysis import Options
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError
+from ...analysis.records.options import Options
 from .archive_row import analysed_row, refused_row
 from .find_captures import Found
 

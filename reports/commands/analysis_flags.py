@@ -17,7 +17,7 @@ import typer
 from ...analysis.records.errors import UsageError
 
 if TYPE_CHECKING:
-    from ...analysis.records.analysis import Options
+    from ...analysis.records.options import Options
 
 MAX_RANKS = 4096
 
@@ -103,7 +103,7 @@ def takes_analysis_options(*, without: tuple[str, ...] = ()) -> Callable[[_Comma
 
 def _options_from(values: dict[str, object]) -> Options:
     """The analysis options of one command line. Raises UsageError for a file that does not exist."""
-    from ...analysis.records.analysis import Options
+    from ...analysis.records.options import Options
     from ...ingest.time_units import parse_milliseconds
 
     ncu = cast("list[Path]", values.pop("ncu", None) or [])

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import Gate, GateResult, evaluate_all, exit_code, parse_gate
-from ...analysis.records.analysis import Analysis, Options
+from ...analysis.records.analysis import Analysis
 from ...analysis.records.errors import CannotAnswerError, UsageError
 from ...analysis.records.inputs_read import forget_input, remember_inputs
+from ...analysis.records.options import Options
 from ..outputs import check_outputs, render, stdout_format, stem_of, write_output
 from ..progress import Progress
 from ..whole_files import produce_whole

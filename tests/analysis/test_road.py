@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import trace_analyze as ta
-from trace_analyze.analysis.records.analysis import Options
 from trace_analyze.analysis.records.formats import FORMATS, RUN_OF_FILES
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.road import Capture, analyze_capture, read_capture
 from trace_analyze.cli import main
 from trace_analyze.fixtures.build import CAPTURES

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...records.analysis import EVIDENCE
+from ...records.tables import EVIDENCE
 from ...records.trace import Trace
 from ..boundaries.marker_steps import MarkerSteps
 from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ...numeric.grouping import places_of, stable_order
-from ...records.analysis import KERNEL_TABLE, OP_CLASS_TABLE
+from ...records.tables import KERNEL_TABLE, OP_CLASS_TABLE
 from ...records.trace import Trace
 from ..model_choice.choose_model import ModelChoice
 from ..operators.name_arrays import DTYPES, MATRIX_OPS

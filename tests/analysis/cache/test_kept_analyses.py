@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
 from trace_analyze.analysis import road
 from trace_analyze.analysis.cache import kept_analyses as store
 from trace_analyze.analysis.cache.options_digest import options_digest
-from trace_analyze.analysis.cache.value_codec import NotStorableError, decode, encode
-from trace_analyze.analysis.records.analysis import Analysis, Finding, Options
+from trace_analyze.analysis.records.analysis import Analysis
 from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import FRAMES
 from trace_analyze.analysis.road import Capture, analyze_capture
 from trace_analyze.fixtures import cases
@@ -295,42 +293,3 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------- the values
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [1, 1.0, True, -0.0, 1e300, 2**63, -(2**70), "ü\n", ""],
-        (1, (2, []), ()),
-        [math.nan, math.inf, -math.inf],
-        {"a": (1,), "$tuple": [2], "$": {}},
-        {1: "int", "1": "str", None: 0, (1, 2): 3, 0.5: 4},
-        [np.float64(0.1), np.float32(0.1), np.int64(-3), np.uint8(3), np.bool_(True), np.float64(math.nan)],
-        Path("a/b"),
-        (Finding("id", "It is.", 1.5, {"ms": np.float64(2), "parts": (1, None)}, "lever"),),
-    ],
-)
-def test_values_survive(value):
-    again = decode(encode(value))
-    assert type(again) is type(value)
-    assert repr(again) == repr(value)
-
-
-def test_arrays_survive():
-    value = np.array([[1.5, math.nan]], np.float32)
-    again = decode(encode({"x": value}))["x"]
-    assert again.dtype == value.dtype
-    assert np.array_equal(again, value, equal_nan=True)
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, [b"bytes"], "\ud800"])
-def test_what_has_no_form_is_refused(value):
-    with pytest.raises(NotStorableError):
-        encode(value)
-
-
-@pytest.mark.parametrize("content", ["{", '{"$record": ["Path", {}]}', '{"$numpy": ["O", 1]}', '{"$tuple": 1}'])
-def test_foreign_values_are_refused(content):
-    with pytest.raises(ValueError, match=r".*"):
-        decode(content)

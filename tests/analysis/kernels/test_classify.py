@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.kernels.classify import NAME_FACTS, classify_names, kernel_table
-from trace_analyze.analysis.records.analysis import OP_CLASSES
+from trace_analyze.analysis.records.tables import OP_CLASSES
 
 TABLE = kernel_table()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trace_analyze.analysis.records.analysis import Options
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.road import Capture, analyze_capture
 
 # A bf16 GEMM of 1024 x 1024 x 1024 in 10 us: 2 x 1024^3 FLOP = 214.7 TFLOP/s; 16 MB read, 4 MB written.
