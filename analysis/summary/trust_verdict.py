@@ -99,13 +99,13 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
         text = f"{100 * none:.0f}% of GPU time has no evidence of its phase"
         (bad if none > NO_EVIDENCE_UNRELIABLE else care).append(text)
     _judge_contradictions(kernels, trust, bad, care)
-    if (trust.empty_step_share or 0) > EMPTY_STEPS_UNRELIABLE:
-        bad.append(
-            f"{100 * trust.empty_step_share:.0f}% of the steps hold no kernel: launches and kernels do not match"
-        )
+    empty = trust.empty_step_share or 0
+    if empty > EMPTY_STEPS_UNRELIABLE:
+        bad.append(f"{100 * empty:.0f}% of the steps hold no kernel: launches and kernels do not match")
     # the only kernel of a capture covers its window by definition
-    if kernels.height > 1 and (trust.largest_kernel_share or 0) > ONE_KERNEL_UNRELIABLE:
-        bad.append(f"one kernel covers {100 * trust.largest_kernel_share:.0f}% of the window")
+    largest = trust.largest_kernel_share or 0
+    if kernels.height > 1 and largest > ONE_KERNEL_UNRELIABLE:
+        bad.append(f"one kernel covers {100 * largest:.0f}% of the window")
     if trust.lost_graphs:
         bad.append("graph replays left no kernel records: most of decode is missing")
     elif trust.opaque_graphs:
