@@ -35,7 +35,7 @@ class DaskRunner:
         except ImportError as error:
             raise UsageError("--dask needs the extra: pip install 'trace-analyze[dask]'.") from error
         try:
-            logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we say ourselves what was lost
+            _silence()
             self._client = Client(address, timeout=_ANSWER_SECONDS)
         except (OSError, ValueError, TimeoutError) as error:
             raise UsageError(f"--dask: no scheduler answers at {address} ({error}).") from error
@@ -100,6 +100,13 @@ class DaskRunner:
             return row
         reason = f"its worker failed {_RETRIES + 1} times: {future.exception()}"
         return refused_row(task.found.relative, None, "could not look", reason)
+
+
+def _silence() -> None:
+    """Keep Dask from logging the tracebacks of lost connections: we say ourselves what was lost."""
+    for name in list(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _no_workers_limit() -> float:

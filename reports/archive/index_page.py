@@ -56,7 +56,7 @@ def render_index(frame: pl.DataFrame, labels: list[str]) -> str:
 
 def _link(report: str) -> str:
     """The path of a report as a URL: a name may hold what a URL gives a meaning (``%``, ``#``, ``?``)."""
-    return quote(os.fsencode(report))
+    return quote(os.fsencode(report), safe="/=+,@")
 
 
 def _columns(labels: list[str]) -> dict[str, str]:
