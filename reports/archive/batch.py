@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import parse_gate
 from ...analysis.records.analysis import Options
-from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError
+from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
 from ...ingest.temporary_copies import remove_left_folders
 from ..number_text import plural
@@ -60,7 +60,7 @@ class Runner(Protocol):
 def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True) -> int:
     """Analyse an archive; returns the exit code (3 beats 1).
 
-    Raises UsageError for a wrong path, label or gate, CannotAnswerError when nothing was found.
+    Raises UsageError for a wrong path, label, gate or file of the options, CannotAnswerError when nothing was found.
     """
     for text in request.gates:
         parse_gate(text)
@@ -71,7 +71,11 @@ def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True)
             f"no captures below {', '.join(map(str, request.paths))}: looked for .sqlite .db .nsys-rep .json .json.gz "
             ".csv files, folders of nsys export, and for any file that starts like one of them."
         )
-    remember_inputs([*files_of_options(request.options), *(found.path for found in captures)])
+    files = files_of_options(request.options)
+    for file in files:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise UsageError(f"{file} is not a regular file: a batch reads it once for every capture. Give it a copy.")
+    remember_inputs([*files, *(found.path for found in captures)])
     check_target(request.out / "index.html")  # now, not after hours of work
     for table in _TABLES:
         check_table(request.out / table, list(COLUMNS))

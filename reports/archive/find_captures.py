@@ -67,7 +67,7 @@ def find_captures(paths: Iterable[Path], skip: Path) -> list[Found]:
     Raises UsageError for a path that does not exist.
     """
     found: dict[str, Found] = {}
-    skipped = os.path.realpath(skip)
+    skipped = _identity(skip)
     roots = list({_plain(path): path for path in paths}.values())
     for root in roots:
         if not os.path.lexists(root):
@@ -137,7 +137,7 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _walk(root: Path, skipped: str) -> Iterator[tuple[Path, str | None]]:
+def _walk(root: Path, skipped: tuple[int, int] | None) -> Iterator[tuple[Path, str | None]]:
     """The captures below ``root``, and each folder that cannot be looked into with the reason."""
     waiting = [root]
     while waiting:  # a loop, because folders may lie deeper in each other than functions can call each other
@@ -155,11 +155,20 @@ def _walk(root: Path, skipped: str) -> Iterator[tuple[Path, str | None]]:
             if not _is_folder(entry):
                 if _is_wanted(path):
                     yield path, None
-            elif os.path.realpath(path) != skipped:
+            elif skipped is None or _identity(path) != skipped:
                 if is_capture_folder(path):
                     yield path, None
                 elif not entry.is_symlink():
                     waiting.append(path)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from every other, whatever its name; None where it is not there."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
