@@ -54,18 +54,21 @@ class DaskRunner:
                 self._client.submit(analyse_capture, _absolute(task), retries=_RETRIES, pure=False): (index, task)
                 for index, task in tasks
             }
-            done = as_completed(list(futures))
+            done = as_completed(list(futures), with_results=True, raise_errors=False)
             self._workers_seen = time.monotonic()
             while not done.is_empty():
                 ready = done.next_batch(block=False)
                 if not ready:
                     self._look_at_cluster()
                     time.sleep(_POLL_SECONDS)
-                for future in ready:
-                    if future.status == "cancelled":
-                        raise self._lost("the connection to the scheduler was lost")
+                for future, result in ready:
                     index, task = futures[future]
-                    yield index, self._row(future, task)
+                    if isinstance(result, dict):
+                        yield index, result
+                    elif future.status == "error":
+                        yield index, _refused(task, result[1])
+                    else:
+                        raise self._lost("the connection to the scheduler was lost")
         finally:  # which also tells the scheduler that nobody waits for the rest
             with suppress(Exception):
                 self._client.close(timeout=2)
@@ -80,7 +83,7 @@ class DaskRunner:
         self._looked = now
         try:
             workers = self._client.sync(self._client.scheduler.ncores, workers=None, callback_timeout=_ANSWER_SECONDS)
-        except (OSError, TimeoutError) as error:
+        except Exception as error:  # of many kinds, where the connection ends meanwhile
             raise self._lost("the scheduler does not answer any more") from error
         if workers:
             self._workers_seen = time.monotonic()
@@ -93,13 +96,9 @@ class DaskRunner:
             "with --resume."
         )
 
-    @staticmethod
-    def _row(future: Any, task: Task) -> dict[str, Any]:
-        if future.status == "finished":
-            row: dict[str, Any] = future.result()
-            return row
-        reason = f"its worker failed {_RETRIES + 1} times: {future.exception()}"
-        return refused_row(task.found.relative, None, "could not look", reason)
+
+def _refused(task: Task, error: BaseException) -> dict[str, Any]:
+    return refused_row(task.found.relative, None, "could not look", f"its worker failed {_RETRIES + 1} times: {error}")
 
 
 def _silence() -> None:
@@ -119,7 +118,7 @@ def _no_workers_limit() -> float:
 
 
 def _absolute(task: Task) -> Task:
-    files = tuple(file.resolve() for file in task.found.files)
-    found = replace(task.found, path=task.found.path.resolve(), files=files)
-    cache = task.cache.resolve() if task.cache is not None else None
-    return replace(task, found=found, report=task.report.resolve(), cache=cache)
+    files = tuple(file.absolute() for file in task.found.files)
+    found = replace(task.found, path=task.found.path.absolute(), files=files)
+    cache = task.cache.absolute() if task.cache is not None else None
+    return replace(task, found=found, report=task.report.absolute(), cache=cache)
