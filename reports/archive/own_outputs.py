@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..whole_files import has_our_mark
 
-# Columns that together only our table of this name has; an archive's ``runs.csv`` may have further ones from --label.
+# Our tables, and columns that together only they have; an archive's ``runs.csv`` may have further ones from --label.
 _COLUMNS_OF_TABLE: Mapping[str, frozenset[str]] = {
     "runs": frozenset({"file", "state", "fingerprint", "duplicate_of", "report"}),
     "steps": frozenset({"step", "phase", "evidence", "kernel_count"}),
@@ -36,14 +36,12 @@ def is_own_output(path: Path) -> bool:
 
 
 def _is_own_table(path: Path) -> bool:
-    expected = _COLUMNS_OF_TABLE.get(path.stem)
-    if expected is None:
-        return False
     try:
         with path.open(encoding="utf-8", newline="") as file:
             first = file.readline(1 << 16)
-            columns = next(csv.reader([first]), [])
+            columns = set(next(csv.reader([first]), []))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False
-    # a table without rows may be without columns, and is a line end alone
-    return first == "\n" or expected <= set(columns)
+    if first == "\n":  # a table without rows may be without columns
+        return path.stem in _COLUMNS_OF_TABLE
+    return any(expected <= columns for expected in _COLUMNS_OF_TABLE.values())

@@ -207,6 +207,7 @@ def test_no_output_of_this_tool_is_a_capture(tmp_path):
     assert cli.main(["compare", capture, capture, "-o", str(archive / "compared"), "-q"]) in (0, 3)
     assert batch(archive, "-o", archive) == 0
     shutil.copy(archive / "reports" / "run.json", archive / "copied.json")
+    shutil.copy(archive / "runs.csv", archive / "copied.csv")
     assert len(list(archive.rglob("*.csv"))) > 10
     assert len(list(archive.rglob("*.json"))) > 2
     assert names(archive) == ["run.sqlite"]
