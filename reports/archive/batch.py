@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import parse_gate
+from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError
 from ...analysis.records.inputs_read import remember_inputs
 from ...analysis.records.options import Options
