@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import __version__
 from .analysis.records.errors import TraceAnalyzeError, UsageError
+from .analysis.records.version import __version__
+from .reports.commands.analysis_flags import takes_analysis_options
 from .reports.commands.command_ending import (
     StoppedError,
     discard_stdout,
@@ -30,10 +31,9 @@ except ImportError:
     from click import ClickException  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from .analysis.records.analysis import Options
+    from .analysis.records.options import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
-MOST_RANKS = 4096
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORMATS = ("html", "json", "md", "csv", "parquet", "perfetto", "svg", "png")
 EPILOG = (
@@ -49,42 +49,7 @@ app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=SETTINGS
 )
 
-# Options that every analysing command shares.
-Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="GPU, where the capture does not name it.")]
-GpuOverride = Annotated[
-    str | None, typer.Option("--gpu-override", metavar="NAME", help="GPU, even against what the capture says.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="NAME|config.json", help="Model name (see `models`) or its config.")
-]
-TensorParallel = Annotated[
-    int | None, typer.Option("--tp", metavar="N", min=1, max=MOST_RANKS, help="Tensor-parallel size.")
-]
-WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="T", help="bf16, fp8, int8, int4, ...")]
-KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="Data type of the KV cache.")]
-Ceilings = Annotated[
-    Path | None,
-    typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, in place of the specification."),
-]
-Ncu = Annotated[
-    list[Path] | None, typer.Option("--ncu", metavar="FILE", help="Nsight Compute results to join (repeatable).")
-]
-Window = Annotated[
-    str | None,
-    typer.Option("--window", metavar="A:B", help="Part to analyse: seconds from session start, or with ns/us/ms/s."),
-]
-Markers = Annotated[
-    Path | None, typer.Option("--markers", metavar="FILE.toml", help="Further NVTX grammars of your own.")
-]
-Step = Annotated[
-    str | None,
-    typer.Option("--step", metavar="WHICH", help="median-decode, median-prefill or a step index: kernel by kernel."),
-]
-ItlTarget = Annotated[
-    str | None, typer.Option("--itl-target", metavar="MS", help="Inter-token target, e.g. 50ms, for the chunk advice.")
-]
-Dmon = Annotated[Path | None, typer.Option("--dmon", metavar="FILE", help="Log of nvidia-smi dmon -o DT.")]
-Dcgm = Annotated[Path | None, typer.Option("--dcgm", metavar="FILE", help="DCGM export: dcgmi dmon or Prometheus.")]
+# Further options that several commands share; those of the analysis are in `analysis_flags`.
 Gate = Annotated[
     list[str] | None,
     typer.Option("--gate", metavar="EXPR", help="e.g. 'decode_step_ms.p95 < 12'; exit 1 where it fails (repeatable)."),
@@ -94,70 +59,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour in the terminal.")]
 
 
-def options_from(
-    gpu: str | None,
-    gpu_override: str | None,
-    model: str | None,
-    tp: int | None,
-    weight_dtype: str | None,
-    kv_dtype: str | None,
-    ceilings: Path | None,
-    ncu: list[Path] | None,
-    window: str | None,
-    markers: Path | None,
-    step: str | None,
-    itl_target: str | None,
-    dmon: Path | None,
-    dcgm: Path | None,
-) -> Options:
-    """The analysis options of one command line. Raises UsageError for a file that does not exist."""
-    from .analysis.records.analysis import Options
-    from .ingest.time_units import parse_milliseconds
-
-    for flag, file in (
-        ("--ceilings", ceilings),
-        ("--markers", markers),
-        ("--dmon", dmon),
-        ("--dcgm", dcgm),
-        *(("--ncu", f) for f in ncu or []),
-    ):
-        if file is not None and not file.exists():
-            raise UsageError(f"{flag}: no such file: {file}")
-    return Options(
-        gpu=gpu,
-        gpu_override=gpu_override,
-        model=model,
-        tensor_parallel=tp,
-        weight_dtype=weight_dtype,
-        kv_dtype=kv_dtype,
-        ceilings=ceilings,
-        ncu=tuple(ncu or ()),
-        window=window,
-        markers=markers,
-        step=step,
-        itl_target_ms=parse_milliseconds(itl_target, "--itl-target") if itl_target is not None else None,
-        dmon=dmon,
-        dcgm=dcgm,
-    )
-
-
 @bare.command(epilog=EPILOG, context_settings=SETTINGS)
+@takes_analysis_options()
 def analyze_command(
     capture: Annotated[Path, typer.Argument(metavar="CAPTURE", help="Nsight Systems export, or another capture.")],
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    ncu: Ncu = None,
-    window: Window = None,
-    markers: Markers = None,
-    step: Step = None,
-    itl_target: ItlTarget = None,
-    dmon: Dmon = None,
-    dcgm: Dcgm = None,
+    *,
+    options: Options,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs; '-' = stdout (JSON, md).")
     ] = None,
@@ -173,10 +80,6 @@ def analyze_command(
     """
     from .reports.commands.analyze_command import run_single
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
-        dcgm,
-    )  # fmt: skip
     code = run_single(
         capture,
         options,
@@ -191,6 +94,7 @@ def analyze_command(
 
 
 @app.command("batch")
+@takes_analysis_options()
 def batch_command(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders that hold them.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the archive's reports.")],
@@ -200,20 +104,8 @@ def batch_command(
     label: Annotated[
         str | None, typer.Option("--label", metavar="PATTERN", help="Columns from paths: 'chunk={chunk}/bs={bs}'.")
     ] = None,
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    ncu: Ncu = None,
-    window: Window = None,
-    markers: Markers = None,
-    step: Step = None,
-    itl_target: ItlTarget = None,
-    dmon: Dmon = None,
-    dcgm: Dcgm = None,
+    *,
+    options: Options,
     gate: Gate = None,
     cache: Cache = None,
     quiet: Quiet = False,
@@ -222,10 +114,6 @@ def batch_command(
     """Analyse every capture below the paths: one report and one row each, and an index of them all."""
     from .reports.archive import BatchRequest, run_batch
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
-        dcgm,
-    )  # fmt: skip
     if dask is not None and jobs is not None:
         raise UsageError("--jobs and --dask exclude each other: the Dask cluster decides its own workers.")
     request = BatchRequest(
@@ -236,6 +124,7 @@ def batch_command(
 
 
 @app.command("compare")
+@takes_analysis_options(without=("ncu", "step", "itl_target", "dmon", "dcgm"))
 def compare_command(
     captures: Annotated[
         list[Path], typer.Argument(metavar="BEFORE AFTER", help="Two captures, or one with --baseline.")
@@ -247,15 +136,8 @@ def compare_command(
         float, typer.Option("--min-change", metavar="PCT", min=0, help="Smallest change that counts.")
     ] = 3.0,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs.")] = None,
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    window: Window = None,
-    markers: Markers = None,
+    *,
+    options: Options,
     gate: Gate = None,
     cache: Cache = None,
     quiet: Quiet = False,
@@ -264,9 +146,6 @@ def compare_command(
     """Say what changed between two captures, whether it is significant, and whether they can be compared at all."""
     from .reports.comparison import CompareRequest, run_compare
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, None, window, markers, None, None, None, None
-    )
     request = CompareRequest(
         captures=tuple(captures), options=options, baseline=baseline,
         min_change_pct=min_change, out=out, gates=tuple(gate or ()), cache=cache,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..ingest import open_trace
 from .pipeline import analyze_options
-from .records.analysis import Analysis, Options
+from .records.analysis import Analysis
+from .records.options import Options
 from .records.trace import Trace
+from .road import Capture, analyze_capture
 
 __all__ = ["Analysis", "Options", "analyze"]
 
@@ -54,7 +55,9 @@ def analyze(
         dmon=_path(dmon),
         dcgm=_path(dcgm),
     )
-    return analyze_options(trace if isinstance(trace, Trace) else open_trace(trace), options)
+    if isinstance(trace, Trace):
+        return analyze_options(trace, options)
+    return analyze_capture(Capture(Path(trace)), options)
 
 
 def _path(value: str | Path | None) -> Path | None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
-from .records.analysis import Analysis, Options
+from msgspec import convert
+
+from .records.analysis import Analysis
+from .records.devices import Window
+from .records.formats import format_of
 from .records.inputs_read import remember_inputs
+from .records.options import Options
 from .records.trace import Trace
+from .records.trust import PhaseTrust
 
 
 def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str], None] | None = None) -> Analysis:
@@ -15,12 +22,14 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .advice.findings import find_findings
     from .advice.what_if import what_would_help
     from .advice.workload import classify_workload
-    from .cache.options_digest import files_of_options
     from .gpus.device_ceilings import resolve_devices
     from .kernels.classify import classify_names
     from .numeric.free_memory import give_back
+    from .option_files import files_of_options
     from .phases import find_phases
-    from .summary.summarise import SummaryInput, device_rows, summarise
+    from .summary.device_rows import device_rows
+    from .summary.summarise import summarise
+    from .summary.summary_input import SummaryInput
     from .time.collectives import split_collectives
     from .time.host_side import host_side
     from .time.stalls import find_gaps_and_stalls
@@ -34,6 +43,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
             progress(name)
 
     remember_inputs(files_of_options(options))
+    options = with_own_measurements(options, trace.capture.format, trace.source)
     trace = _with_counters(trace, options)
 
     begin("names and GPUs")
@@ -70,10 +80,9 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         graphs=phases.graphs,
         kernel_table=work.kernel_table,
         model=work.model,
-        phase_trust=phases.trust,
+        phase_trust=convert(phases.trust, PhaseTrust),
         work_trust=work.trust,
         autoregressive=phases.autoregressive,
-        opaque_graphs=phases.opaque_graphs,
         engine=phases.engine,
         reasons=phases.reasons,
         mfu_at_most=work.mfu_at_most,
@@ -92,7 +101,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         kernels=work.kernels,
         devices=device_rows(trace, phases.groups, time, ceilings),
         model=work.model,
-        window={"start_ns": phases.window_start_ns, "end_ns": phases.window_end_ns, "source": _window_source(options)},
+        window=Window(start_ns=phases.window_start_ns, end_ns=phases.window_end_ns, source=_window_source(options)),
         trust=summary.trust,
         summary=summary.summary,
         groups=phases.groups,
@@ -114,6 +123,14 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         workload=workload,
         measured=work.measured,
     )
+
+
+def with_own_measurements(options: Options, input_format: str, source: Path | None) -> Options:
+    """The options for an input whose launches were measured by Nsight Compute: its own results are joined to them."""
+    known = format_of(input_format)
+    if source is None or known is None or not known.profiled_one_by_one or source in options.ncu:
+        return options
+    return replace(options, ncu=(*options.ncu, source))
 
 
 def _window_source(options: Options) -> str:

@@ -7,18 +7,18 @@ from pathlib import Path
 
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.errors import UsageError
+from ..analysis.records.formats import suffix_parts
 from .whole_files import check_target, file_name, write_whole
 
 STDOUT_FORMATS = ("json", "md")
 _SUFFIX_OF = {"perfetto": ".perfetto.json"}  # where it is not the name of the format
-_SUFFIXES = (".gz", ".sqlite", ".db", ".json", ".trace", ".pt", ".nsys-rep", ".ncu-rep", ".csv", ".parquet")
 
 
 def stem_of(source_name: str) -> str:
     """The name of a capture without the suffixes of its format (``a.pt.trace.json.gz`` -> ``a``)."""
     name = source_name
     while True:
-        cut = next((name[: -len(s)] for s in _SUFFIXES if name.lower().endswith(s) and len(name) > len(s)), None)
+        cut = next((name[: -len(s)] for s in suffix_parts() if name.lower().endswith(s) and len(name) > len(s)), None)
         if cut is None:
             return name
         name = cut

@@ -190,7 +190,7 @@ def _size(trace: Trace) -> SizeEstimate:
             metrics,
             "the kernels inside graph replays were not recorded, so their rate is unknown",
         )
-    if seconds <= 0 or trace.capture.format in _NO_TIMELINE:
+    if seconds <= 0 or not trace.capture.has_timeline:
         return SizeEstimate(EXAMPLE_SECONDS, None, metrics, "no stretch of time to take rates from")
     bytes_here = (
         trace.kernels.height * rows["kernel"]
@@ -229,7 +229,7 @@ def _phases(trace: Trace, texts: pl.DataFrame) -> Question:
     steps = texts.filter(pl.col("role") == "step")
     if steps.height and trace.launches.height:
         return Question(question, "yes", f"{steps.height:,} different step markers", "")
-    if trace.capture.format in _NO_TIMELINE:
+    if not trace.capture.has_timeline:
         return Question(question, "partly", "no steps; only kernels whose own name tells", _COMMAND)
     return Question(question, "partly", "no step markers: from kernel names, geometry and order", _COMMAND)
 
@@ -276,7 +276,7 @@ def _ceilings(trace: Trace, texts: pl.DataFrame) -> Question:
 
 def _stalls(trace: Trace, texts: pl.DataFrame) -> Question:
     question = "When does decode wait for prefill?"
-    if trace.capture.format in _NO_TIMELINE:
+    if not trace.capture.has_timeline:
         return Question(question, "no", "there is no timeline", _COMMAND)
     if texts.filter(pl.col("role") == "step").height:
         return Question(question, "yes", "steps are marked and lie on a timeline", "")
@@ -350,7 +350,6 @@ def _share(trace: Trace, column: str) -> float:
 
 
 _COMMAND = "the command below"
-_NO_TIMELINE = frozenset({"nsys_stats_summary", "ncu_csv", "ncu_rep"})
 _QUESTIONS: tuple[Callable[[Trace, pl.DataFrame], Question], ...] = (
     _where_time_goes,
     _phases,

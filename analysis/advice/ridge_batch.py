@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..gpus.device_ceilings import DeviceCeilings
+
 #: Bytes per stored weight (4-bit formats with the scales of groups of 32 to 128).
 BYTES_PER_WEIGHT: Mapping[str, float] = {
     "fp32": 4.0,
@@ -33,21 +35,19 @@ COMPUTES_IN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ridge_batch(ceilings: Sequence[Any], model: Mapping[str, Any] | None) -> float | None:
+def ridge_batch(ceilings: Sequence[DeviceCeilings], model: Mapping[str, Any] | None) -> float | None:
     """Tokens per step at the ridge for the model's weights (bf16 where unknown); None without a peak or a bandwidth."""
     weight = str((model or {}).get("weight_dtype") or "bf16")
     stored = BYTES_PER_WEIGHT.get(weight, 2.0)
     for ceiling in ceilings:
-        bandwidth = getattr(ceiling, "memory_bandwidth_gbps", None)
         for dtype in COMPUTES_IN.get(weight, ("bf16",)):
-            peak = (getattr(ceiling, "peak_tflops", None) or {}).get(dtype)
-            if peak and bandwidth:
-                return float(peak) * 1e3 / float(bandwidth) * stored / 2
+            peak = ceiling.peak_tflops.get(dtype)
+            if peak and ceiling.memory_bandwidth_gbps:
+                return peak * 1e3 / ceiling.memory_bandwidth_gbps * stored / 2
     return None
 
 
-def mean_bandwidth_gbps(ceilings: Sequence[Any]) -> float | None:
+def mean_bandwidth_gbps(ceilings: Sequence[DeviceCeilings]) -> float | None:
     """Mean peak memory bandwidth over the devices, GB/s; None where any is unknown."""
-    values = [getattr(c, "memory_bandwidth_gbps", None) for c in ceilings]
-    known = [float(v) for v in values if v]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    known = [c.memory_bandwidth_gbps for c in ceilings if c.memory_bandwidth_gbps]
+    return sum(known) / len(known) if known and len(known) == len(ceilings) else None

@@ -2,7 +2,7 @@
 
 An entry is named after the content of the capture, the code that reads and analyses, and everything that shapes the
 analysis (``options_digest``). It holds what the Trace's entry (``ingest/cache/kept_traces.py``) does not: the columns that the
-analysis adds to the kernels, its tables, and the rest as JSON. Frames are read when they are asked for; one that turns
+analysis adds to the kernels, its tables, and its records. Frames are read when they are asked for; one that turns
 out to be damaged then is made anew with its entry.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,18 @@ import polars as pl
 from ...ingest.cache.cache_entries import DamagedEntryError, Entry, read_entry, tool_digest, write_entry
 from ...ingest.cache.kept_traces import trace_entry
 from ..numeric.free_memory import give_back
-from ..records.analysis import Analysis, Options
+from ..option_files import options_digest
+from ..pipeline import with_own_measurements
+from ..records.analysis import Analysis
+from ..records.options import Options
 from ..records.trace import FRAMES, KERNELS, CaptureFacts, EvidenceGap, Trace, check, empty
-from .options_digest import options_digest
-from .value_codec import NotStorableError, decode, encode
+from .value_codec import (
+    NotStorableError,
+    decode_objects,
+    decode_values,
+    encode_objects,
+    encode_values,
+)
 
 _OF_TRACE = "trace_"  # before the name of a Trace's frame that the analysis changed
 _KERNEL_COLUMNS = "kernel_columns"  # what the analysis adds to the kernels
@@ -32,22 +40,19 @@ _KERNEL_COLUMNS = "kernel_columns"  # what the analysis adds to the kernels
 class _Facts(msgspec.Struct):
     capture: CaptureFacts
     gaps_in_evidence: tuple[EvidenceGap, ...]
-    objects: dict[str, list[str]]  # per frame, its columns of objects, kept as JSON
-    values: str  # the fields that are no frames, as stored_values has them
+    objects: dict[str, list[str]]  # per frame, its columns of objects, kept as bytes
+    values: bytes  # the fields that are no frames
 
 
 @dataclass(frozen=True)
 class Source:
-    """A capture to look at: its fingerprint, its name, and how to read and analyse it.
-
-    ``options_for`` gives the options that an input of this format is analysed with.
-    """
+    """A capture to look at: its fingerprint, its name, and how to read and analyse it."""
 
     content: str
     name: str
+    path: Path
     read: Callable[[], Trace]  # by way of the Trace's entry
     analyse: Callable[[Trace], Analysis]
-    options_for: Callable[[str], Options]
 
 
 def through_store(cache: Path, source: Source, options: Options) -> Analysis:
@@ -64,7 +69,7 @@ def through_store(cache: Path, source: Source, options: Options) -> Analysis:
         _keep(folder, trace, analysis)
         return analysis
 
-    return _kept(folder, trace_entry(cache, source.content), source, anew) or anew()
+    return _kept(folder, trace_entry(cache, source.content), source, options, anew) or anew()
 
 
 @functools.cache
@@ -83,34 +88,30 @@ def _keep(folder: Path, raw: Trace, analysis: Analysis) -> None:
         if (frame := getattr(analysis.trace, name)) is not getattr(raw, name)
     }
     of_trace = analysis.kernels.select(list(KERNELS)).equals(raw.kernels)
-    values = {}
     for field in fields(Analysis):
         value = getattr(analysis, field.name)
         if field.name == "kernels" and of_trace:
             frames[_KERNEL_COLUMNS] = analysis.kernels.drop(list(KERNELS))
         elif isinstance(value, pl.DataFrame):
             frames[field.name] = value
-        elif field.name not in ("trace", "options"):
-            values[field.name] = value
     trace = analysis.trace
     try:
         objects, frames = _without_objects(frames)
-        facts = _Facts(trace.capture, trace.gaps_in_evidence, objects, encode(values).decode())
+        facts = _Facts(trace.capture, trace.gaps_in_evidence, objects, encode_values(analysis))
     except NotStorableError:
         return
     write_entry(folder, frames, msgspec.json.encode(facts))
 
 
 def _without_objects(frames: Mapping[str, pl.DataFrame]) -> tuple[dict[str, list[str]], dict[str, pl.DataFrame]]:
-    """(columns of objects per frame, the frames with these as JSON)."""
+    """(columns of objects per frame, the frames with these as bytes)."""
     objects: dict[str, list[str]] = {}
     plain: dict[str, pl.DataFrame] = {}
     for name, frame in frames.items():
         columns = [column for column, dtype in frame.schema.items() if dtype == pl.Object]
         if columns:
             objects[name] = columns
-        texts = [pl.Series(c, [encode(v).decode() for v in frame[c].to_list()], dtype=pl.String) for c in columns]
-        plain[name] = frame.with_columns(texts)
+        plain[name] = frame.with_columns([encode_objects(frame[column]) for column in columns])
     return objects, plain
 
 
@@ -136,28 +137,29 @@ class _KeptAnalysis(_Later, Analysis):
     pass
 
 
-def _kept(folder: Path, of_trace: Path, source: Source, anew: Callable[[], Analysis]) -> Analysis | None:
+def _kept(
+    folder: Path, of_trace: Path, source: Source, options: Options, anew: Callable[[], Analysis]
+) -> Analysis | None:
     own, beneath = read_entry(folder), read_entry(of_trace)
     if own is None or beneath is None:
         return None
     try:
         facts = msgspec.json.decode(own.text, type=_Facts)
-        values = decode(facts.values)
+        values = decode_values(facts.values)
     except ValueError:  # msgspec's errors are of this kind
         return None
     # one content may lie in an archive under several names
     capture = replace(facts.capture, source_name=source.name)
-    given = {"capture": capture, "gaps_in_evidence": facts.gaps_in_evidence}
+    given = {"capture": capture, "gaps_in_evidence": facts.gaps_in_evidence, "source": source.path}
     again = functools.cache(anew)
     trace_loaders = {name: _loader(_trace_frame, again, name, True, own, beneath) for name in FRAMES}
     trace: Trace = _made(_KeptTrace, given, trace_loaders)
-    values |= {"trace": trace, "options": source.options_for(capture.format)}
-    frames = [f for f in fields(Analysis) if f.name not in values]
-    loaders = {f.name: _loader(_frame, again, f.name, False, own, trace, facts.objects) for f in frames}
+    values |= {"trace": trace, "options": with_own_measurements(options, capture.format, source.path)}
+    if "step_table" not in own:
+        values["step_table"] = None
+    frames = [f.name for f in fields(Analysis) if f.name not in values]
+    loaders = {name: _loader(_frame, again, name, False, own, trace, facts.objects) for name in frames}
     made: Analysis = _made(_KeptAnalysis, values, loaders)
-    for field in frames:
-        if field.default is not MISSING:  # the class has an attribute of the name, so nobody would ask for it
-            made.__dict__[field.name] = loaders.pop(field.name)()
     return made
 
 
@@ -193,6 +195,5 @@ def _frame(name: str, own: Entry, trace: Trace, objects: Mapping[str, Iterable[s
         raise DamagedEntryError(name)
     frame = own.frame(name)
     for column in objects.get(name, ()):
-        values = pl.Series(column, [decode(text) for text in frame[column]], dtype=pl.Object)
-        frame = frame.with_columns(values)
+        frame = frame.with_columns(decode_objects(frame[column]))
     return frame

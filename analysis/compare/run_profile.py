@@ -80,7 +80,7 @@ def profile_of(analysis: Analysis) -> Profile:
             if len(kept.filter(pl.col("phase") == phase))
         },
         kernel_ms=dict(zip(table["name"].to_list(), table["total_ms"].to_list(), strict=True)),
-        summary={k: v for k, v in analysis.summary.items() if k != "headline"},
+        summary=clean({k: v for k, v in analysis.summary.items() if k != "headline"}),
         reasons=analysis.reasons,
     )
 
@@ -144,7 +144,7 @@ def profile_json(analysis: Analysis) -> str:
         "identity": dict(profile.identity),
         "status": profile.status,
         "reasons": list(profile.reasons),
-        "summary": clean(profile.summary),
+        "summary": profile.summary,
         "kernel_ms": {k: round(v, 4) for k, v in profile.kernel_ms.items()},
         "phases": {phase: _pack_phase(p) for phase, p in profile.phases.items()},
     }

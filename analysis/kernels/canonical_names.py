@@ -113,10 +113,12 @@ _BUILTIN = {
 }  # fmt: skip
 _TOKEN = re.compile(
     r"(?P<length>\d+)|L(?P<kind>[a-z])(?P<value>n?\d+)E|(?P<substitution>S[\dA-Z]*_|S[absiod]|St|T[\d]*_)"
-    r"|(?P<template>I)|(?P<pack>J)|(?P<nest>N[rVK]*[RO]?)|(?P<close>E)|(?P<enum>L)"
+    r"|(?P<template>I)|(?P<pack>J)|(?P<nest>N[rVK]*[RO]?)|(?P<close>E)|(?P<external>L_Z)|(?P<enum>L)"
+    r"|(?P<expression>X(?:ad)?)|(?P<function>F)"
     r"|(?P<builtin>DF16b|DF16_|Dh|[vbcahstijlmxyfd])|(?P<other>.)",
     re.DOTALL,
 )
+_OPENING = {"template": "<", "pack": "", "nest": "", "enum": ",(", "expression": "", "function": "", "external": ",&"}
 _TIDY = ((r"([<,(])[,:]+", r"\1"), (r",+(?=[>),<])|,+$", ""), (r"^[,:]+", ""), (r",::", "::"))
 
 
@@ -150,9 +152,9 @@ def read_mangled(name: str) -> str:
             if not open_brackets:
                 break
             continue
-        elif group in {"template", "pack", "nest", "enum"}:
+        elif group in _OPENING:
             open_brackets.append(group)
-            text.append({"template": "<", "pack": "", "nest": "", "enum": ",("}[group])
+            text.append(_OPENING[group])
         elif group == "value":
             value = token["value"].replace("n", "-")
             text.append("," + (("false", "true")[value != "0"] if token["kind"] == "b" else value))
@@ -160,7 +162,8 @@ def read_mangled(name: str) -> str:
             text.append("," + _BUILTIN[token["builtin"]])
         elif group == "substitution" and not fresh_nest:
             text.append(",_")
-        fresh_nest, joined = group == "nest", False
+        joined = group == "external" or (group == "nest" and joined)  # the address of a function: "&::silu<...>"
+        fresh_nest = group == "nest"
     readable = "".join(text)
     for pattern, replacement in _TIDY:
         readable = re.sub(pattern, replacement, readable)

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from ..facts.load import load_table
-from ..records.analysis import OP_CLASSES
+from ..records.tables import OP_CLASSES
 from ..records.trace import Schema
 from . import canonical_names as spelling
 
@@ -192,6 +192,8 @@ def _match_rules(canonical: pl.Series, rules: Sequence[Rule]) -> list[int]:
         tried = pending.with_columns(rule=first.cast(pl.Int32))
         found.append(tried.filter(pl.col("rule").is_not_null()).select("row", "rule"))
         pending = tried.filter(pl.col("rule").is_null()).select("row", "text")
+        if pending.is_empty():
+            break
     found.append(pending.select("row", rule=pl.lit(-1, dtype=pl.Int32)))
     return pl.concat(found).sort("row")["rule"].to_list()
 
@@ -202,6 +204,8 @@ def _short_names(canonical: pl.Series, labels: Sequence[Label]) -> pl.Series:
     frame = pl.DataFrame({"text": canonical, "short": short}).with_row_index("row")
     for label in reversed(labels):  # the first label that fits is written last
         wrapped = frame.filter(pl.col("short").str.contains(label.function))
+        if wrapped.is_empty():
+            continue
         fitting = wrapped.filter(pl.col("text").str.contains(label.pattern))
         for row, text in zip(fitting["row"], fitting["text"].str.replace(label.pattern, label.text), strict=True):
             labelled[row] = text
@@ -245,6 +249,8 @@ def _read_by_class(names: pl.DataFrame, extractors: Sequence[Extractor]) -> list
 
 def _read(names: pl.DataFrame, extractors: Sequence[Extractor]) -> list[_Reading]:
     """For each extractor: the rows it matches and the text of its groups there."""
+    if names.is_empty():  # compiling a pattern costs more than trying it
+        return [(extractor, [], {}) for extractor in extractors]
     hits = names.select(
         pl.col("text").str.contains(extractor.pattern).alias(str(number)) for number, extractor in enumerate(extractors)
     )

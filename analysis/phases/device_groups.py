@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from ..numeric.grouping import split_by
-from ..records.analysis import GROUPS
+from ..records.tables import GROUPS
 from ..records.trace import Trace
 from .kernel_arrays import Bools, Columns, Ints
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ..records.analysis import STEPS
+from ..records.tables import STEPS
 from ..records.trace import Trace
 from .boundaries.window import Bounds, activity_span
 from .kernel_arrays import Bools, Columns, Ints, rows_by_step

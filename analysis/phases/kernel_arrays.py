@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from ..numeric.grouping import split_by, stable_order
-from ..records.analysis import OP_CLASSES, PHASES
+from ..records.tables import OP_CLASSES, PHASES
 from ..records.trace import Trace
 
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]  # of any width

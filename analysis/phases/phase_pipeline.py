@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..records.analysis import PHASES, STEPS
+from ..records.tables import PHASES, STEPS
 from ..records.trace import Trace
 from .boundaries.marker_spans import find_spans
 from .boundaries.marker_steps import find_marker_steps

@@ -1,4 +1,4 @@
-"""Numpy scalars, mappings and tuples as plain JSON data."""
+"""Records, numpy scalars, mappings and tuples as plain JSON data."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .record import Record
+
 
 def clean(value: Any) -> Any:
-    """A copy of nested dictionaries and sequences in which every non-finite number is None."""
-    if isinstance(value, Mapping):
+    """A copy of nested records, dictionaries and sequences in which every non-finite number is None."""
+    if isinstance(value, Mapping | Record):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [clean(v) for v in value]

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import polars as pl
+
+from .formats import format_of
 
 Schema = Mapping[str, pl.DataType | type[pl.DataType]]
 
@@ -188,16 +191,12 @@ class EvidenceGap:
     recapture: str  # a copyable command or flag, '' where nothing helps
 
 
-# 'format' of the inputs that hold durations only
-TIMELESS = frozenset({"ncu_csv", "ncu_rep", "nsys_stats_summary"})
-
-
 @dataclass(frozen=True)
 class CaptureFacts:
     """What the capture says of itself (allow-listed)."""
 
     source_name: str  # file name without its folder
-    format: str  # 'nsys_sqlite' | 'nsys_parquet' | 'nsys_stats' | 'kineto_json' | 'ncu_csv' | ...
+    format: str  # a key of ``formats.FORMATS``, 'several' for a run whose files differ in it
     product: str | None = None  # 'Nsight Systems', 'PyTorch profiler', ...
     product_version: str | None = None
     schema_version: str | None = None
@@ -217,7 +216,14 @@ class CaptureFacts:
     @property
     def has_timeline(self) -> bool:
         """False for inputs that hold durations but no times: their readers lay the kernels end to end."""
-        return self.format not in TIMELESS
+        known = format_of(self.format)
+        return known is None or known.has_timeline
+
+    @property
+    def profiled_one_by_one(self) -> bool:
+        """Whether the kernels are launches that Nsight Compute measured."""
+        known = format_of(self.format)
+        return known is not None and known.profiled_one_by_one
 
 
 @dataclass(frozen=True)
@@ -238,6 +244,7 @@ class Trace:
     counters: pl.DataFrame
     devices: pl.DataFrame
     gaps_in_evidence: tuple[EvidenceGap, ...] = ()
+    source: Path | None = None  # where it was read from; reaches no output
 
     def __repr__(self) -> str:
         facts = self.capture
@@ -289,4 +296,4 @@ def build_trace(
     checked = {
         name: check(frames[name], schema, name) if name in frames else empty(schema) for name, schema in FRAMES.items()
     }
-    return Trace(capture=capture, gaps_in_evidence=gaps_in_evidence, **checked)
+    return Trace(capture=capture, gaps_in_evidence=gaps_in_evidence, source=None, **checked)

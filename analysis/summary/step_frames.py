@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +11,7 @@ import polars as pl
 
 from ..numeric.grouping import split_by
 from ..time.group_steps import GroupSteps, chain_decode_steps, group_steps
-
-if TYPE_CHECKING:
-    from .summarise import SummaryInput
+from .summary_input import SummaryInput
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,7 @@ class RatedSteps:
     """The usable steps, one row per device, as columns in the order of the groups; NaN where unknown."""
 
     slices: Mapping[int, slice]  # group -> its rows
-    phase: npt.NDArray[Any]
+    phase: npt.NDArray[np.object_]
     busy_ns: npt.NDArray[np.int64]
     wall_ns: npt.NDArray[np.int64]  # 0 = none
     ratios: Mapping[str, npt.NDArray[np.float64]]  # mbu_pct, mfu_pct

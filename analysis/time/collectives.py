@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from ..numeric.intervals import Intervals, union
-from ..records.analysis import COLLECTIVES, PHASES
+from ..records.tables import COLLECTIVES, PHASES
 
 ONE_RANK = "one rank in the capture: its time includes waiting for ranks that are not"
 UNMATCHED = "calls of the ranks could not be matched: the time includes waiting"

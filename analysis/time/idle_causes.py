@@ -24,7 +24,7 @@ import polars as pl
 from ..numeric.grouping import places_of, rows_by_value, split_by
 from ..numeric.intervals import Intervals, Times, merge
 from ..numeric.row_chunks import stretches
-from ..records.analysis import IDLE_CAUSES
+from ..records.tables import IDLE_CAUSES
 from ..records.trace import Trace
 from .group_steps import GroupSteps, chain_decode_steps
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ..numeric.intervals import Intervals, union
-from ..records.analysis import STALLS
+from ..records.tables import STALLS
 from .decode_baseline import Baseline
 from .group_steps import GroupSteps, split_groups
 from .time_accounting import TimeResult

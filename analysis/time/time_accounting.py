@@ -17,7 +17,7 @@ import polars as pl
 from ..numeric.grouping import split_by
 from ..numeric.intervals import Intervals, merge, union, union_length_by_key
 from ..numeric.row_chunks import stretches
-from ..records.analysis import IDLE, IDLE_CAUSES, PHASES
+from ..records.tables import IDLE, IDLE_CAUSES, PHASES
 from ..records.trace import Trace
 from .group_steps import split_groups
 from .idle_causes import IdleContext, IdleIntervals, find_idle

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ..numeric.intervals import EMPTY, Intervals, Measure, Times
-from ..records.analysis import GAPS
+from ..records.tables import GAPS
 from .decode_baseline import Baseline, baselines
 from .group_steps import Chain, GroupSteps, chain_decode_steps
 from .idle_causes import CAUSES

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ..phases import PhaseResult
-from ..records.analysis import Options
+from ..records.options import Options
 from ..records.trace import Trace
 
 if TYPE_CHECKING:

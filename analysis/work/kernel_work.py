@@ -13,7 +13,7 @@ import polars as pl
 from ..models.find_model import BYTES_PER_ELEMENT
 from ..numeric.row_chunks import stretches
 from ..phases import PhaseResult
-from ..records.analysis import WORK_SOURCES
+from ..records.tables import WORK_SOURCES
 from ..records.trace import Trace
 from .kv_lengths.step_kv_lengths import KvLengths
 from .model_choice.choose_model import ModelChoice
@@ -287,6 +287,9 @@ def _add_fused(
         # what is fused in reads what the kernel already holds: only its cache traffic is added
         work.kv[kernel] += extra(table.kv) * part
         work.bytes[kernel] += extra(table.kv) * part
+        # a cache write that rotates first moves queries and keys as a rotation does, and then the cache
+        turns = (work.place[kernel] == PLACE_CODE["kv_write"]) & (fused[both] == PLACE_CODE["rope"])
+        work.bytes[kernel[turns]] = (extra(table.activations) * part)[turns] + work.kv[kernel[turns]]
     norm = is_place(work.place[rows], ("norm", "final_norm"))
     residual = rows[norm & (work.names.fused_add[work.name[rows]] | adds_residual[rows])]
     work.flop[residual] *= 1.25  # NORM_FLOP_PER_ELEMENT + 1

@@ -6,8 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from ..records.analysis import OP_CLASSES, PHASES
 from ..records.errors import CannotAnswerError, UsageError
+from ..records.tables import OP_CLASSES, PHASES
 from ..records.trace import Schema, Trace
 
 MEDIANS = {"median-decode": "decode", "median-prefill": "prefill"}

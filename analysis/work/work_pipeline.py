@@ -11,7 +11,8 @@ import polars as pl
 
 from ..models.find_model import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
 from ..phases import PhaseResult
-from ..records.analysis import KERNEL_WORK, OP_CLASSES, WORK_SOURCES, Options
+from ..records.options import Options
+from ..records.tables import KERNEL_WORK, OP_CLASSES, WORK_SOURCES
 from ..records.trace import Trace
 from .aggregate import kernel_tables as work_tables
 from .aggregate import step_ratios as step_rows
@@ -29,7 +30,6 @@ from .step_costs.place_costs import step_sums
 from .step_costs.whole_step_costs import whole_steps
 from .unknown_model import tile_bounds
 
-PROFILED_ONE_BY_ONE = ("ncu_csv", "ncu_rep")  # inputs whose kernels are Nsight Compute's launches
 NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
 
 
@@ -75,7 +75,7 @@ def join_measured(
     results = ncu_join.read_results(options.ncu)
     if results is not None:
         report = None
-        if trace.capture.format in PROFILED_ONE_BY_ONE:
+        if trace.capture.profiled_one_by_one:
             report = ncu_join.join_own_launches(results, phases.kernels, work)
         report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
         measured["ncu"] = {

@@ -10,7 +10,6 @@ from ...analysis.records.errors import CannotAnswerError
 from ...analysis.records.trace import DEVICES, KERNELS, NAMES, CaptureFacts, EvidenceGap, Trace, build_trace
 from ..short_names import short_name
 
-FORMATS = frozenset({"ncu_csv", "ncu_rep"})
 NO_TIMELINE = (
     "Nsight Compute profiles launches one at a time: there is no timeline, so kernels are laid end to end and neither "
     "steps, phases nor stalls can be found."

@@ -11,13 +11,13 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from ...analysis.records.errors import CannotAnswerError, NotACaptureError
+from ...analysis.records.formats import clock_by_name, clocks_by_reader
 from ...analysis.records.trace import CaptureFacts, Trace
 from .clock_skew import Collectives, Skew, find_skew
 from .file_names import (
@@ -32,16 +32,6 @@ from .file_names import (
 )
 from .merge_traces import Placement, merge_traces
 
-# Formats with a clock: those that can be laid beside each other. Files of one run are of one kind.
-KINDS = {".nsys": "nsys", ".nsys.table_folder": "nsys", ".nsys.report_file": "nsys", ".kineto.reader": "kineto"}
-KIND_OF_SUFFIX = {".sqlite": "nsys", ".db": "nsys", ".nsys-rep": "nsys", ".json": "kineto", ".gz": "kineto"}
-KIND_OF_FORMAT = {
-    "nsys_sqlite": "nsys",
-    "nsys_parquet": "nsys",
-    "nsys_arrow": "nsys",
-    "nsys_rep": "nsys",
-    "kineto_json": "kineto",
-}
 _STATED_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*"rank"\s*:\s*(\d+)')
 _OURS = (".perfetto.json",)  # our own output
 _SHOWN = 8
@@ -84,15 +74,16 @@ def recordings_in(folder: Path) -> list[Recording]:
 
 
 def _kind(path: Path) -> str | None:
+    from .. import reader_of
     from ..sniff import read_head
 
     try:
         head = read_head(path)
     except NotACaptureError:  # empty or unreadable: by its name one of the run's files all the same
-        return KIND_OF_SUFFIX.get(path.suffix.lower()) if path.suffix.lower() != ".json" else None
-    for module, kind in KINDS.items():
-        if import_module(module, "trace_analyze.ingest").sniff(path, head):
-            return kind
+        return clock_by_name(path.name) if path.suffix.lower() != ".json" else None
+    for module, clock in clocks_by_reader().items():
+        if reader_of(module).sniff(path, head):
+            return clock
     return None
 
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import parse_gate
-from ...analysis.records.analysis import Options
+from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
+from ...analysis.records.options import Options
 from ...ingest.temporary_copies import remove_left_folders
 from ..number_text import plural
 from ..progress import Progress

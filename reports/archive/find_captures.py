@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from ...analysis.records.errors import NotACaptureError, UsageError
+from ...analysis.records.formats import file_suffixes
 from ...ingest import is_capture_folder, looks_like_capture
 from ...ingest.cache.fingerprint import fingerprint
 from ...ingest.sniff import refuse_unreadable, why_unreadable
@@ -25,7 +26,6 @@ from ..whole_files import file_name
 from .archive_row import as_text
 from .own_outputs import is_own_output
 
-KNOWN_SUFFIXES = (".sqlite", ".db", ".nsys-rep", ".json", ".json.gz", ".csv")
 _BESIDE_A_DATABASE = ("-wal", "-shm", "-journal")
 
 
@@ -182,7 +182,7 @@ def _is_wanted(path: Path) -> bool:
     """Whether a file has a row: by its name, or by its content where that can be read without waiting."""
     if path.name.endswith(_BESIDE_A_DATABASE):
         return False
-    known = path.name.lower().endswith(KNOWN_SUFFIXES)
+    known = path.name.lower().endswith(file_suffixes())
     try:
         return (known or looks_like_capture(path)) and not is_own_output(path)
     except OSError:  # the system does not even say what it is; whoever reads it will say why

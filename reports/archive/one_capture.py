@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...analysis.records.analysis import Options
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError
+from ...analysis.records.options import Options
 from .archive_row import analysed_row, refused_row
 from .find_captures import Found
 
@@ -31,8 +31,9 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     """
     from ...analysis.compare import profile_json
     from ...analysis.gates import parse_gate
+    from ...analysis.road import Capture, analyze_capture
     from ...ingest.run_of_files.open_run import NotOneRunError
-    from ..commands.analyze_command import analyse_file, check_gates
+    from ..commands.analyze_command import check_gates
     from ..outputs import render
     from ..whole_files import write_whole
     from .runs_in_files import NOT_ONE_RUN
@@ -41,8 +42,8 @@ def analyse_capture(task: Task) -> dict[str, Any]:
     content: str | None = None
     try:
         content = task.found.fingerprint()
-        known = None if task.found.files else content
-        analysis = analyse_file(task.found.path, task.options, cache=task.cache, files=task.found.files, content=known)
+        capture = Capture(task.found.path, task.found.files, None if task.found.files else content)
+        analysis = analyze_capture(capture, task.options, cache=task.cache)
         gates = check_gates(analysis, [parse_gate(text) for text in task.gates])
         write_whole(task.report, render(analysis, "html"))
         report = f"{task.report.parent.name}/{task.report.name}"
@@ -65,7 +66,7 @@ def task_key(content: str, task: Task, options_digest: str) -> str:
     """What a finished row is kept under: content, tool version, options and the row's own name."""
     import hashlib
 
-    from ... import __version__
+    from ...analysis.records.version import __version__
 
     parts = (content, __version__, options_digest, task.found.relative)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
@@ -75,7 +76,7 @@ def options_digest(options: Options, gates: Sequence[str]) -> str:
     """A digest of everything that shapes a row: the options, the gates, and the contents of the files they name."""
     import hashlib
 
-    from ...analysis.cache.options_digest import options_digest as digest_of
+    from ...analysis.option_files import options_digest as digest_of
 
     digest = hashlib.blake2b(digest_of(options).encode(), digest_size=16)
     digest.update(repr(tuple(gates)).encode())

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ...analysis.records.formats import format_of
 from ...ingest.run_of_files.file_names import Recording, at_one_time, candidates, pattern_name, why_not_apart
-from ...ingest.run_of_files.open_run import KIND_OF_FORMAT, places_in, stated_rank
+from ...ingest.run_of_files.open_run import places_in, stated_rank
 from .archive_row import ANALYSED, as_text
 from .find_captures import Found, distinct_names
 
@@ -35,7 +36,8 @@ def find_runs(captures: Sequence[Found], rows: Sequence[Mapping[str, Any]]) -> l
 
 def _recording(found: Found, row: Mapping[str, Any]) -> Recording | None:
     """The file as a candidate; None where it gave no analysis, has no clock, or its content has been seen before."""
-    kind = KIND_OF_FORMAT.get(row["format"] or "")
+    known = format_of(row["format"])
+    kind = known.clock if known is not None else None
     length, start = row["capture_ms"] or row["window_ms"], row["captured_utc_ns"]
     if row["state"] not in ANALYSED or row["duplicate_of"] or kind is None or start is None or not length:
         return None

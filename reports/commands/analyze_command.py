@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import Gate, GateResult, evaluate_all, exit_code, parse_gate
-from ...analysis.records.analysis import Analysis, Options
+from ...analysis.option_files import files_of_options
+from ...analysis.records.analysis import Analysis
 from ...analysis.records.errors import CannotAnswerError, UsageError
 from ...analysis.records.inputs_read import forget_input, remember_inputs
-from ...analysis.records.trace import Trace
+from ...analysis.records.options import Options
 from ..outputs import check_outputs, render, stdout_format, stem_of, write_output
 from ..progress import Progress
 from ..whole_files import produce_whole
@@ -35,6 +33,8 @@ def run_single(
 
     Raises the TraceAnalyzeErrors of reading, analysing and writing.
     """
+    from ...analysis.road import Capture, analyze_capture
+
     parsed = [parse_gate(text) for text in gates]
     to_stdout = out == "-"
     chosen = stdout_format(formats) if to_stdout else None
@@ -44,7 +44,7 @@ def run_single(
     if chosen is None:
         check_outputs(formats, folder, stem)  # before the work, not after it
     with Progress(enabled=not quiet) as progress:
-        analysis = analyse_file(capture, options, cache=cache, progress=progress)
+        analysis = analyze_capture(Capture(capture), options, cache=cache, progress=progress.stage)
         results = check_gates(analysis, parsed)  # first: a mistyped key must not leave files behind
         written: list[Path] = []
         if chosen is None:
@@ -63,89 +63,6 @@ def run_single(
         report_gates([r for r in results if r.passed is not True], stream_is_stdout=False)
     code = exit_code(results)
     return 3 if analysis.status == "could_not_look" else code
-
-
-def analyse_file(
-    capture: Path,
-    options: Options,
-    *,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-    files: Sequence[Path] = (),
-    content: str | None = None,
-) -> Analysis:
-    """Open and analyse one capture with progress; ``files`` of the folder ``capture`` where these are one run.
-
-    ``content`` is the capture's fingerprint for the cache, where it is known. Raises TraceAnalyzeErrors.
-    """
-    from ...analysis.numeric.free_memory import give_back
-
-    stage = progress.stage if progress is not None else None
-    if stage is not None:
-        stage(f"reading {capture.name}")
-    look = _Look(capture, options, cache, stage, tuple(files))
-    analysis = look.kept(cache, content) if cache is not None else look.analyse(look.read())
-    give_back()
-    return analysis
-
-
-@dataclass(frozen=True)
-class _Look:
-    """One capture on the road from file to Analysis."""
-
-    capture: Path
-    options: Options
-    cache: Path | None
-    stage: Callable[[str], None] | None
-    files: tuple[Path, ...]  # of one run, in the folder ``capture``
-
-    def read(self, content: str | None = None) -> Trace:
-        from ...ingest import open_trace
-
-        if not self.files:
-            return open_trace(self.capture, cache=self.cache, progress=self.stage, content=content)
-        from ...ingest.run_of_files.open_run import open_run
-
-        return open_run(self.files, self.run_name(), cache=self.cache, progress=self.stage)
-
-    def run_name(self) -> str:
-        from ...ingest.run_of_files.file_names import pattern_name
-
-        return pattern_name([file.name for file in self.files])
-
-    def analyse(self, trace: Trace) -> Analysis:
-        from ...analysis.pipeline import analyze_options
-
-        return analyze_options(trace, self.options_for(trace.capture.format), progress=self.stage)
-
-    def options_for(self, input_format: str) -> Options:
-        from ...ingest.ncu.launches_as_trace import FORMATS as NCU_FORMATS
-
-        if input_format in NCU_FORMATS:  # the launches of the Trace are those that were measured
-            return replace(self.options, ncu=(*self.options.ncu, self.capture))
-        return self.options
-
-    def kept(self, cache: Path, content: str | None) -> Analysis:
-        """By way of what ``cache`` holds."""
-        from ...analysis.cache.kept_analyses import Source, through_store
-        from ...ingest import looks_like_capture, printable
-        from ...ingest.cache.fingerprint import fingerprint, fingerprint_of_run
-        from ...ingest.cache.kept_traces import through_cache
-        from ...ingest.sniff import SQLITE_MAGIC, read_head
-
-        try:
-            if self.files:
-                name, content = self.run_name(), fingerprint_of_run(self.files)
-                read = partial(through_cache, Path(name), cache, self.read, content=content)
-            elif read_head(self.capture).startswith(SQLITE_MAGIC) or looks_like_capture(self.capture):
-                name, content = self.capture.name or self.capture.resolve().name, content or fingerprint(self.capture)
-                read = partial(self.read, content)
-            else:
-                return self.analyse(self.read())  # which says what it is
-        except OSError:
-            return self.analyse(self.read())
-        source = Source(content, printable(name), read, self.analyse, self.options_for)
-        return through_store(cache, source, self.options)
 
 
 def check_gates(analysis: Analysis, gates: Sequence[Gate]) -> list[GateResult]:

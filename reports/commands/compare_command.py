@@ -8,17 +8,17 @@ from pathlib import Path
 
 import polars as pl
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.compare import Comparison, Profile, compare_profiles, profile_from_json, profile_of
 from ...analysis.gates import GateResult, evaluate_all, exit_code, parse_gate
-from ...analysis.records.analysis import Options
+from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
+from ...analysis.records.options import Options
+from ...analysis.road import Capture, analyze_capture
 from ..comparison.comparison_json import comparison_dict, comparison_json
 from ..outputs import stem_of
 from ..progress import Progress
 from ..whole_files import check_target, file_name, write_whole
-from .analyze_command import analyse_file
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,9 @@ def _profile(path: Path, request: CompareRequest, *, quiet: bool) -> Profile:
     """The profile of a capture; one that cannot answer is a side without an answer, not an error."""
     with Progress(enabled=not quiet) as progress:
         try:
-            return profile_of(analyse_file(path, request.options, cache=request.cache, progress=progress))
+            return profile_of(
+                analyze_capture(Capture(path), request.options, cache=request.cache, progress=progress.stage)
+            )
         except CannotAnswerError as error:
             return Profile(path.name, {}, "could_not_look", {}, {}, {}, (str(error),))
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...analysis.advice.capture_contents import Diagnosis, SizeEstimate, diagnose
-from ...ingest import open_trace
+from ...analysis.road import Capture, read_capture
 from ..number_text import scaled, whole
 from ..progress import Progress
 from ..screen import Screen
@@ -31,7 +31,7 @@ def run_doctor(capture: Path, *, color: bool = True) -> int:
     """Read ``capture``, print the diagnosis to stdout; returns 0. Raises TraceAnalyzeErrors of reading."""
     with Progress() as progress:
         progress.stage(f"reading {capture.name}")
-        diagnosis = diagnose(open_trace(capture, progress=progress.stage))
+        diagnosis = diagnose(read_capture(Capture(capture), progress=progress.stage))
     console = Screen(no_color=not color)
     for block in blocks(diagnosis):
         console.print(block)

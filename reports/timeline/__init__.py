@@ -12,7 +12,8 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.records.analysis import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES, Analysis
+from ...analysis.records.analysis import Analysis
+from ...analysis.records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
 from ...analysis.records.trace import COPY_KINDS
 from .. import number_text as fmt
 

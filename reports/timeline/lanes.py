@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...analysis.records.analysis import PHASES, Analysis
+from ...analysis.records.analysis import Analysis
+from ...analysis.records.tables import PHASES
 from .. import number_text as fmt
 from .byte_planes import Pack
 from .covered_shares import Ints, layers

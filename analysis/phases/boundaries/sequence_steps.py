@@ -83,7 +83,7 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, 
         sampling=columns.is_op("sampling", rows=rows) & ~marks & ~of_layer,
         embedding=columns.is_op("embedding", rows=rows) & ~of_layer,
         helper=columns.is_op(
-            "step_metadata", "copy", "index", "elementwise", "embedding", "other", "reduce", rows=rows
+            "step_metadata", "copy", "index", "elementwise", "embedding", "convolution", "other", "reduce", rows=rows
         ),
         trailing=columns.is_op("gemm_reduce", "collective", rows=rows),
         sendrecv=columns.is_op("collective", rows=rows),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ...records.analysis import GRAPHS
+from ...records.tables import GRAPHS
 from ...records.trace import Trace
 from ..kernel_arrays import Columns, Ints, column, dense_pairs
 from ..launch_links import LinkResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ...records.analysis import EVIDENCE, OP_CLASSES, PHASES
+from ...records.tables import EVIDENCE, OP_CLASSES, PHASES
 from ...records.trace import Trace
 from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
 from ..launch_links import LinkResult

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ...records.analysis import EVIDENCE, PHASES
+from ...records.tables import EVIDENCE, PHASES
 from ..kernel_arrays import HINT, Bools, Columns, Ints
 from .plain_pytorch import contrasted
 from .scheduler_policy import decoding_beside, scheduler_mixes

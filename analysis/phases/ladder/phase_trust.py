@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...records.analysis import EVIDENCE
+from ...records.tables import EVIDENCE
 from ...records.trace import Trace
 from ..boundaries.marker_steps import MarkerSteps
 from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
@@ -15,6 +15,8 @@ from ..launch_links import LinkResult
 
 MAX_EXAMPLES = 3
 EMPTY_SHARE = 0.5  # of the step markers without kernels from which on it is said
+# attention that is named for the cache it reads
+READS_CACHE = r"(?i)paged_?kv|paged_attention|decode(?:[^r]|$)|ForGen|masked_multihead|flash_fwd_splitkv_mla"
 TRAINING = r"_bwd_|_backward|[Bb]ackward[A-Z_]|\bflash_bwd|\bdgrad|\bwgrad|fused_?adam|FusedAdam"
 
 
@@ -33,14 +35,17 @@ def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
 def is_autoregressive(trace: Trace, columns: Columns, steps: pl.DataFrame) -> bool:
     """Whether a language model generates tokens in this capture.
 
-    An engine's markers say so; else a step that decodes, or prompts whose keys and values are kept (a cache is
-    written). Encoders, diffusion and training have attention and steps, but neither.
+    An engine's markers say so; else a step that decodes, or prompts whose keys and values are kept: a cache is
+    written, or attention is named for reading one, so that one name of a cache write that no rule knows vetoes
+    nothing. Encoders, diffusion and training have attention and steps, but neither.
     """
     served = steps.filter(pl.col("phase").cast(pl.String).is_in(["prefill", "decode", "mixed"]) & ~pl.col("excluded"))
     if (served["evidence"].cast(pl.String) == "marker").any():
         return True
-    trains = bool(trace.names["name"].gather(np.unique(columns.name)).str.contains(TRAINING).any())
-    keeps = bool(columns.is_op("kv_write").any())
+    names = trace.names["name"]
+    trains = bool(names.gather(np.unique(columns.name)).str.contains(TRAINING).any())
+    attends = names.gather(np.unique(columns.name[columns.is_op("attention")]))
+    keeps = bool(columns.is_op("kv_write").any()) or bool(attends.str.contains(READS_CACHE).any())
     generates = bool(columns.is_op("sampling").any()) and served.height > 1
     decodes = bool(served["phase"].cast(pl.String).is_in(["decode", "mixed"]).any())
     return not trains and bool(served.height) and (keeps or (decodes and generates))

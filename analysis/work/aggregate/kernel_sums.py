@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ...numeric.grouping import stable_order
 from ...phases import PhaseResult
-from ...records.analysis import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
+from ...records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
 from ..kernel_work import NAME, UNKNOWN, KernelWork, countable
 from ..unknown_model.tile_bounds import rows_of
 

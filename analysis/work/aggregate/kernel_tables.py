@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from ...numeric.grouping import places_of, stable_order
-from ...records.analysis import KERNEL_TABLE, OP_CLASS_TABLE
+from ...records.tables import KERNEL_TABLE, OP_CLASS_TABLE
 from ...records.trace import Trace
 from ..model_choice.choose_model import ModelChoice
 from ..operators.name_arrays import DTYPES, MATRIX_OPS
@@ -33,6 +33,8 @@ _NO_FORMULA = {
     "sampling": "no formula: how often it passes over the logits is not known",
     "moe_routing": "no formula: which tables it passes over is not known",
     "copy": "no formula: its size is not in the capture",
+    "lora": "no formula: the rank of the adapters is not in the capture",
+    "convolution": "no formula: its shape is not in the capture",
 }
 _NO_TOKENS = {
     "other": "not a step of the model: warm-up, graph capture or a draft",

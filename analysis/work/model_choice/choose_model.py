@@ -15,8 +15,8 @@ import polars as pl
 
 from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models, load_model
 from ...phases import PhaseResult
-from ...records.analysis import Options
 from ...records.errors import UsageError
+from ...records.options import Options
 from ...records.trace import ServingFacts, Trace
 from ..operators.layer_matrices import RankShape
 from .cross_checks import NameUse, against_kernels, name_use, packed_by_names

@@ -15,7 +15,7 @@ import polars as pl
 
 from ...models.find_model import ModelShape
 from ...phases import PhaseResult
-from ...records.analysis import PHASES
+from ...records.tables import PHASES
 
 WIDE_SHARE = 0.9  # of decode's GEMM time in kernels that can read nothing but 16-bit weights
 PACKED_SHARE = 0.5

@@ -17,7 +17,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ...records.analysis import OP_CLASSES
+from ...records.tables import OP_CLASSES
 
 PLACES: tuple[str, ...] = (
     "",

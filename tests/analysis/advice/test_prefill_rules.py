@@ -8,7 +8,7 @@ import pytest
 
 from trace_analyze.analysis.advice.prefill_rules import host_bound_prefill
 from trace_analyze.analysis.numeric.intervals import Intervals
-from trace_analyze.analysis.records.analysis import STEPS
+from trace_analyze.analysis.records.tables import STEPS
 from trace_analyze.analysis.time.idle_causes import CAUSES, IdleIntervals
 
 MS = 1_000_000

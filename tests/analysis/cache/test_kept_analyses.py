@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
-from trace_analyze.analysis import pipeline
+from trace_analyze.analysis import road
 from trace_analyze.analysis.cache import kept_analyses as store
-from trace_analyze.analysis.cache.options_digest import options_digest
-from trace_analyze.analysis.cache.value_codec import NotStorableError, decode, encode
-from trace_analyze.analysis.records.analysis import Analysis, Finding, Options
+from trace_analyze.analysis.option_files import options_digest
+from trace_analyze.analysis.records.analysis import Analysis
 from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import FRAMES
+from trace_analyze.analysis.road import Capture, analyze_capture
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.build import CAPTURES, SHIPPED
 from trace_analyze.fixtures.kineto_writer import write_kineto
@@ -25,7 +24,6 @@ from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.ncu_writer import write_ncu_csv
 from trace_analyze.fixtures.serving import simulate
 from trace_analyze.ingest.cache.cache_entries import Entry
-from trace_analyze.reports.commands.analyze_command import analyse_file
 from trace_analyze.reports.json_report import to_json
 from trace_analyze.reports.outputs import render
 from trace_analyze.reports.perfetto import to_perfetto
@@ -51,13 +49,13 @@ def cache(tmp_path):
 def analyses(monkeypatch):
     """How often something was analysed, rather than taken from the cache."""
     counted = []
-    really = pipeline.analyze_options
+    really = road.analyze_options
 
     def counting(trace, options, **rest):
         counted.append(trace.capture.source_name)
         return really(trace, options, **rest)
 
-    monkeypatch.setattr(pipeline, "analyze_options", counting)
+    monkeypatch.setattr(road, "analyze_options", counting)
     return counted
 
 
@@ -95,9 +93,9 @@ def same(capsys):
 def looks(path: Path, options: Options, cache: Path, files=()) -> tuple[Analysis, Analysis, Analysis]:
     """The analysis without a cache, that of the first look with it, and that of the second."""
     return (
-        analyse_file(path, options, files=files),
-        analyse_file(path, options, files=files, cache=cache),
-        analyse_file(path, options, files=files, cache=cache),
+        analyze_capture(Capture(path, tuple(files)), options),
+        analyze_capture(Capture(path, tuple(files)), options, cache=cache),
+        analyze_capture(Capture(path, tuple(files)), options, cache=cache),
     )
 
 
@@ -172,9 +170,9 @@ def test_runs_in_several_files_are_kept_too(tmp_path, cache, same, analyses):
 
 
 def test_one_content_under_another_name(tmp_path, cache, analyses):
-    once = analyse_file(SGLANG, Options(), cache=cache)
+    once = analyze_capture(Capture(SGLANG), Options(), cache=cache)
     shutil.copy(SGLANG, tmp_path / "copy.sqlite")
-    again = analyse_file(tmp_path / "copy.sqlite", Options(), cache=cache)
+    again = analyze_capture(Capture(tmp_path / "copy.sqlite"), Options(), cache=cache)
     assert len(analyses) == 1
     assert again.trace.capture.source_name == "copy.sqlite"
     assert to_json(again) == to_json(once).replace(SGLANG.name.encode(), b"copy.sqlite")
@@ -187,17 +185,17 @@ def test_could_not_look_is_an_answer_and_an_error_is_none(tmp_path, cache, analy
     entries = len(list(cache.iterdir()))
     for _ in range(2):
         with pytest.raises(CannotAnswerError):
-            analyse_file(SGLANG, Options(window="900:"), cache=cache)
+            analyze_capture(Capture(SGLANG), Options(window="900:"), cache=cache)
     assert len(list(cache.iterdir())) == entries + 1  # what was read of the capture; the failure is not kept
     assert len(analyses) == 4
 
 
 def test_frames_are_read_when_they_are_asked_for(cache, monkeypatch):
-    analyse_file(SGLANG, Options(), cache=cache)
+    analyze_capture(Capture(SGLANG), Options(), cache=cache)
     taken = []
     really = Entry.frame
     monkeypatch.setattr(Entry, "frame", lambda entry, name: taken.append(name) or really(entry, name))
-    found = analyse_file(SGLANG, Options(), cache=cache)
+    found = analyze_capture(Capture(SGLANG), Options(), cache=cache)
     assert taken == []
     to_json(found)
     assert "steps" in taken
@@ -216,11 +214,11 @@ def test_options_and_the_content_of_their_files_shape_the_analysis(tmp_path, cac
     for measured in (3000, 2900):
         ceilings.write_text(f'["*"]\nmemory_bandwidth_gbps = {measured}\n')
         for _ in range(2):
-            found = analyse_file(SGLANG, Options(ceilings=ceilings), cache=cache)
+            found = analyze_capture(Capture(SGLANG), Options(ceilings=ceilings), cache=cache)
         assert found.devices[0]["memory_bandwidth_gbps"] == measured
     assert len(analyses) == 2
-    analyse_file(SGLANG, Options(step="3"), cache=cache)
-    analyse_file(SGLANG, Options(), cache=cache)
+    analyze_capture(Capture(SGLANG), Options(step="3"), cache=cache)
+    analyze_capture(Capture(SGLANG), Options(), cache=cache)
     assert len(analyses) == 4
     assert len(list(cache.iterdir())) == 1 + 4  # the capture was read once
 
@@ -245,9 +243,9 @@ def test_a_model_is_its_config_and_what_lies_beside_it(tmp_path, monkeypatch):
 
 
 def test_another_tool_never_meets_an_entry(cache, analyses, monkeypatch):
-    analyse_file(SGLANG, Options(), cache=cache)
+    analyze_capture(Capture(SGLANG), Options(), cache=cache)
     monkeypatch.setattr(store, "_tool", lambda: "changed")
-    analyse_file(SGLANG, Options(), cache=cache)
+    analyze_capture(Capture(SGLANG), Options(), cache=cache)
     assert len(analyses) == 2
 
 
@@ -269,7 +267,7 @@ def test_a_damaged_entry_is_made_anew(name, damage, cache, same):
     assert before
     for file in files:
         damage(file)
-    same(plain, analyse_file(SGLANG, Options(), cache=cache))
+    same(plain, analyze_capture(Capture(SGLANG), Options(), cache=cache))
     assert {file.stat().st_size for file in files} == {len(content) for content in before.values()}
     assert not [file for file in cache.iterdir() if file.name.startswith(".")]
 
@@ -285,52 +283,13 @@ def test_an_entry_of_something_else_is_made_anew(cache, same):
     (trace, own) = sorted(cache.iterdir(), key=lambda entry: len(entry.name))
     shutil.rmtree(own)
     shutil.copytree(trace, own)
-    same(plain, analyse_file(SGLANG, Options(), cache=cache))
+    same(plain, analyze_capture(Capture(SGLANG), Options(), cache=cache))
 
 
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--cache: cannot write"):
-        analyse_file(SGLANG, Options(), cache=tmp_path / "file" / "cache")
+        analyze_capture(Capture(SGLANG), Options(), cache=tmp_path / "file" / "cache")
 
 
 # -------------------------------------------------------------------------------------------------------- the values
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        [1, 1.0, True, -0.0, 1e300, 2**63, -(2**70), "ü\n", ""],
-        (1, (2, []), ()),
-        [math.nan, math.inf, -math.inf],
-        {"a": (1,), "$tuple": [2], "$": {}},
-        {1: "int", "1": "str", None: 0, (1, 2): 3, 0.5: 4},
-        [np.float64(0.1), np.float32(0.1), np.int64(-3), np.uint8(3), np.bool_(True), np.float64(math.nan)],
-        Path("a/b"),
-        (Finding("id", "It is.", 1.5, {"ms": np.float64(2), "parts": (1, None)}, "lever"),),
-    ],
-)
-def test_values_survive(value):
-    again = decode(encode(value))
-    assert type(again) is type(value)
-    assert repr(again) == repr(value)
-
-
-def test_arrays_survive():
-    value = np.array([[1.5, math.nan]], np.float32)
-    again = decode(encode({"x": value}))["x"]
-    assert again.dtype == value.dtype
-    assert np.array_equal(again, value, equal_nan=True)
-
-
-@pytest.mark.parametrize("value", [object(), {1, 2}, [b"bytes"], "\ud800"])
-def test_what_has_no_form_is_refused(value):
-    with pytest.raises(NotStorableError):
-        encode(value)
-
-
-@pytest.mark.parametrize("content", ["{", '{"$record": ["Path", {}]}', '{"$numpy": ["O", 1]}', '{"$tuple": 1}'])
-def test_foreign_values_are_refused(content):
-    with pytest.raises(ValueError, match=r".*"):
-        decode(content)

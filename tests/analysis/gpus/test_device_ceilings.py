@@ -125,7 +125,7 @@ def test_names_are_never_matched_by_part(a, b):
 @pytest.mark.parametrize(
     "name",
     ["NVIDIA RTX A1000", "NVIDIA RTX A1000 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 D",
-     "NVIDIA H20-3e", "NVIDIA A100-SXM-64GB", "NVIDIA A2", "Tesla P100"],
+     "NVIDIA L20X", "NVIDIA A100-SXM-64GB", "NVIDIA A2", "Tesla P100"],
 )  # fmt: skip
 def test_a_longer_or_shorter_name_is_another_part(name):
     assert TABLE.named(name) == ()
@@ -301,10 +301,34 @@ def test_derived_by_hand():
 
 
 @pytest.mark.parametrize(
+    ("device", "key", "peaks"),
+    [
+        (reported("NVIDIA H20-3e", 78, 150, 4900, 1980, "GH100", "9.0"), "H20-141GB", {"bf16": 148, "fp8": 296}),
+        (reported("NVIDIA L20", 92, 48, 864, 2520, "AD102", "8.9"), "L20", {"bf16": 119.5, "fp8": 239, "int8": 239}),
+        (reported("AMD Instinct MI355X", 256, 309, 8000, 2400, None, None), "MI355X", {"fp4": 10066.3, "fp8": 5033.2}),
+        (reported("AMD Instinct MI300X", 304, 206, 5300, 2100, None, None), "MI300X", {"int8": 2614.9, "bf16": 1307.4}),
+        (reported("NVIDIA B200", 148, 192, 8000, 1965, "GB100", "10.0"), "B200-SXM6", {"fp4": 9000, "fp8": 4500}),
+    ],
+)
+def test_published_peaks_of_a_captured_device(device, key, peaks):
+    found = resolve(device)
+    assert found.key == key and not found.derived
+    assert {dtype: found.peak_tflops[dtype] for dtype in peaks} == peaks
+
+
+def test_parts_with_fp4_units_say_what_they_do():
+    # the parts whose bf16 rate is published and that multiply 4-bit floats: twice fp8 and more
+    for gpu in TABLE.gpus:
+        if gpu.arch in {"Blackwell", "CDNA4"} and "fp8" in gpu.peaks:
+            assert gpu.peaks["fp4"] >= 1.99 * gpu.peaks["fp8"], gpu.key
+        assert "fp4" not in gpu.peaks or gpu.arch in {"Blackwell", "CDNA4"}, gpu.key
+
+
+@pytest.mark.parametrize(
     ("device", "reason"),
     [
-        (reported("NVIDIA H20-3e", 78, 150, 4900, 1980, "GH100", "9.0"), "export variant"),
-        (reported("NVIDIA L20", 92, 48, 864, 2520, "AD102", "8.9"), "export variant"),
+        (reported("NVIDIA L2", 60, 24, 300, 2520, "AD104", "8.9"), "export variant"),
+        (reported("NVIDIA L20", 80, 48, 864, 2520, "AD102", "8.9"), "export variant"),
         (reported("NVIDIA GeForce GTX 1660", 22, 6, 192, 1785, "TU116", "7.5"), "tensor cores"),
         (reported("NVIDIA Thor", 12, 64, 200, 1500, None, "11.0"), "integrated"),
         (reported("NVIDIA Future 1", 100, 200, 9000, 2000, "GX100", "15.0"), "not known"),

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.kernels.classify import NAME_FACTS, classify_names, kernel_table
-from trace_analyze.analysis.records.analysis import OP_CLASSES
+from trace_analyze.analysis.records.tables import OP_CLASSES
 
 TABLE = kernel_table()
 
@@ -174,7 +174,7 @@ MEANINGS = [
     ("short softmax is no sampler", "void (anonymous namespace)::softmax_warp_forward<float, float, float, 6, false, false>(float*)", {"op_class": "reduce"}),
     ("noise is no sampler", "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4, void at::native::templates::cuda::normal_and_transform<float, float> >(long)", {"op_class": "elementwise"}),
     ("argmax samples", "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4, 4> >(P)", {"op_class": "sampling", "short_name": "reduce_kernel ArgMaxOps"}),
-    ("convolution has no place in a layer", "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x32x32_stage4_warpsize4x1x1_g1_tensor16x8x16_execute_kernel__5x_cudnn", {"op_class": "other", "library": "cuDNN convolutions"}),
+    ("convolution has no place in a layer", "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x32x32_stage4_warpsize4x1x1_g1_tensor16x8x16_execute_kernel__5x_cudnn", {"op_class": "convolution", "library": "cuDNN, CK, MIOpen"}),
     ("training attention has no phase", "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<flash::CollectiveMainloopBwdSm90<2, 2, 2> > > >(P)", {"op_class": "attention", "phase_hint": None}),
     ("load time", "void marlin::gptq_marlin_repack_kernel<256, 8, false>(unsigned int const*)", {"op_class": "load_time", "load_time": True}),
     ("all-reduce with norm", "void turbomind::comm::AllreduceResidualBiasRMSnormV_NVLS<__nv_bfloat16, 8, 1024, 1>(P)", {"op_class": "collective", "fused_with": "norm"}),
@@ -219,7 +219,7 @@ def test_short_names_hold_no_template_noise():
 # -- names seen elsewhere ----------------------------------------------------------------------------------------------
 
 UNKNOWN_ALLOWED = {  # op classes 'other' that are right: they are no part of a served model
-    "timestep", "curand", "convolve", "cudnn", "im2col", "winograd", "fft2d", "filter", "trsm", "gemm_pointers",
+    "timestep", "trsm",
 }  # fmt: skip
 
 

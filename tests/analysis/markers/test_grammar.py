@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from trace_analyze.analysis.facts.load import load_table
 from trace_analyze.analysis.markers.grammar import MARKER_FACTS, ROLES, known_grammars, parse_texts
-from trace_analyze.analysis.records.analysis import PHASES
 from trace_analyze.analysis.records.errors import UsageError
+from trace_analyze.analysis.records.tables import PHASES
 
 DATA = load_table("markers")["grammar"]
 EXAMPLES = [(row["id"], example["text"], example["gives"]) for row in DATA for example in row["examples"]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.records.analysis import OP_CLASSES
+from trace_analyze.analysis.records.tables import OP_CLASSES
 from trace_analyze.analysis.records.trace import COPIES, FRAMES, CaptureFacts, build_trace
 
 # name: (op class, phase hint, strength, tokens_from)

@@ -1,31 +1,24 @@
 """The summary: every number from hand-made runs, every null with its reason, the verdict and the sentence."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from trace_analyze.analysis.advice.number_words import count, duration, percent
-from trace_analyze.analysis.records.analysis import Finding
+from trace_analyze.analysis.records.advice import Finding
+from trace_analyze.analysis.records.summary import ByPhase, Spread
 from trace_analyze.analysis.records.trace import FRAMES, CaptureFacts, Diagnostic, ServingFacts
-from trace_analyze.analysis.summary.summarise import SummaryInput, device_rows, spread, summarise
+from trace_analyze.analysis.records.trust import Contradiction
+from trace_analyze.analysis.summary.device_rows import device_rows
+from trace_analyze.analysis.summary.step_numbers import spread
+from trace_analyze.analysis.summary.summarise import summarise
+from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
-from trace_analyze.fixtures.hand_frames import MS, HandRun, frame
+from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun, frame
 
-A100 = SimpleNamespace(
-    device_index=0,
-    gpu_name="NVIDIA A100-SXM4-80GB",
-    gpu_source="capture",
-    sm_count=108,
-    memory_bandwidth_gbps=2039.0,
-    peak_tflops={"bf16": 312.0},
-    ceiling_source="table",
-    reason=None,
-    candidates=(),
-    contradiction=None,
-)
 KEYS = [
     "capture_ms",
     "window_ms",
@@ -53,7 +46,7 @@ KEYS = [
 ]
 
 
-def summary_of(run: HandRun, *, opaque=False, **more):
+def summary_of(run: HandRun, *, opaque=False, doubts=(), **more):
     made = run.build()
     time = account_time(
         made.trace,
@@ -65,8 +58,9 @@ def summary_of(run: HandRun, *, opaque=False, **more):
         opaque_graphs=opaque,
     )
     stalls = find_gaps_and_stalls(made.steps, made.groups, time)
-    given = {"ceilings": (A100,), "opaque_graphs": opaque, **more}
-    found = SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, **given)
+    given = {"ceilings": (A100,), **more}
+    trust = structs.replace(NO_DOUBTS, **dict(doubts))
+    found = SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, phase_trust=trust, **given)
     return found, summarise(found)
 
 
@@ -90,9 +84,9 @@ def test_numbers_of_a_run():
     assert s["gpu_busy_ms"] == 640
     assert s["gpu_idle_ms"] == pytest.approx(40)
     assert s["nvml_utilization_pct"] == pytest.approx(100 * 640 / 680)
-    assert s["phase_ms"] == {"prefill": 240, "decode": 400, "mixed": 0, "other": 0, "unknown": 0}
+    assert s.phase_ms == ByPhase(prefill=240, decode=400, mixed=0, other=0, unknown=0)
     assert s["phase_pct"]["prefill"] == 37.5
-    assert s["decode_step_ms"] == {"n": 40, "p50": 10, "p95": 10, "p99": 10, "max": 10}
+    assert s.decode_step_ms == Spread(n=40, p50=10, p95=10, p99=10, max=10)
     assert (s["inter_token_gap_ms"]["n"], s["inter_token_gap_ms"]["max"]) == (39, 252)
     assert (s["stall_count"], s["stall_ms"], s["stall_episode_count"]) == (1, 240, 1)
     assert s["stall_pct_of_window"] == pytest.approx(100 * 240 / 680)
@@ -141,7 +135,7 @@ def test_opaque_graphs_give_no_idle_and_no_mbu():
     for _ in range(128):
         run.graph(run.now_ns, run.now_ns + 9 * MS)
         run.step("decode", 10, decode_requests=4, kernel_count=6)
-    result = summary_of(run, opaque=True, phase_trust={"kernels_per_step": 6, "layers": 64})[1]
+    result = summary_of(run, opaque=True, doubts={"kernels_per_step": 6, "layers": 64})[1]
     assert result.summary["gpu_idle_ms"] is None
     assert "opaque" in result.summary["reasons"]["gpu_idle_ms"]
     assert result.summary["decode_mbu_kernel_pct"] is None
@@ -153,7 +147,7 @@ def test_opaque_graphs_give_no_idle_and_no_mbu():
 def test_opaque_decode_beside_recorded_prefill_still_answers_the_stalls():
     run = serving()
     run.graph(0, 1)
-    result = summary_of(run, opaque=True, phase_trust={"kernels_per_step": 1, "layers": 32})[1]
+    result = summary_of(run, opaque=True, doubts={"kernels_per_step": 1, "layers": 32})[1]
     assert result.status == "partial"
     assert result.summary["stall_count"] == 1
 
@@ -197,7 +191,8 @@ def test_two_groups_add_up_and_stand_alone():
     )
     steps = steps.cast(dict(made.steps.schema))
     time = account_time(made.trace, kernels, steps, groups, made.window_start_ns, made.window_end_ns)
-    found = SummaryInput(made.trace, kernels, steps, groups, time, find_gaps_and_stalls(steps, groups, time), (A100,))
+    stalls = find_gaps_and_stalls(steps, groups, time)
+    found = SummaryInput(made.trace, kernels, steps, groups, time, stalls, ceilings=(A100,), phase_trust=NO_DOUBTS)
     result = summarise(found)
     assert (result.summary["stall_count"], result.summary["stall_ms"]) == (2, 480)
     assert result.summary["gpu_busy_ms"] == 640
@@ -212,7 +207,7 @@ def test_device_rows_have_the_time_account_and_the_ceiling():
     row = device_rows(found.trace, found.groups, found.time, found.ceilings)[0]
     assert row["busy_ns"] + row["copy_only_ns"] + row["idle_ns"] == row["window_ns"]
     assert (row["gpu_name"], row["memory_bandwidth_gbps"], row["group"]) == ("NVIDIA A100-SXM4-80GB", 2039.0, 0)
-    assert sum(row["phase_ns"].values()) == row["busy_ns"]
+    assert sum(dict(row.phase_ns).values()) == row["busy_ns"]
 
 
 def test_the_sentence_has_a_number_a_cause_and_a_lever():
@@ -242,6 +237,10 @@ def test_a_16_second_prefill_reads_as_one_episode():
     assert worst["tokens_lost"] == pytest.approx(110 * 146.3 / 3.7)
 
 
+def contradiction(gpu_ms):
+    return Contradiction(what="x", steps=1, kernels=1, gpu_ms=gpu_ms, examples=())
+
+
 def trust_of(run: HandRun, **more):
     return summary_of(run, **more)[1].trust
 
@@ -253,12 +252,12 @@ def trust_of(run: HandRun, **more):
         ({"gpu_time_by_evidence": {"none": 0.05}}, "read with care", "5% of GPU time has no evidence"),
         ({"gpu_time_by_evidence": {"none": 0.3}}, "unreliable", "30% of GPU time has no evidence"),
         ({"kernels_per_step": 12.0, "layers": 32}, "unreliable", "12 kernels per step for 32 layers"),
-        ({"contradictions": [{"what": "x", "gpu_ms": 5.0}]}, "read with care", "1 contradiction"),
-        ({"contradictions": [{"what": "x", "gpu_ms": 500.0}]}, "unreliable", "1 contradiction"),
+        ({"contradictions": (contradiction(5.0),)}, "read with care", "1 contradiction"),
+        ({"contradictions": (contradiction(500.0),)}, "unreliable", "1 contradiction"),
     ],
 )
 def test_the_verdict_follows_stated_rules(change, verdict, why):
-    trust = trust_of(serving(), phase_trust=change)
+    trust = trust_of(serving(), doubts=change)
     assert trust["verdict"] == verdict
     assert why in " ".join(trust["verdict_reasons"])
 

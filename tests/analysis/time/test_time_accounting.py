@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.records.analysis import PHASES
+from trace_analyze.analysis.records.tables import PHASES
 from trace_analyze.analysis.time.time_accounting import TimeResult, account_time
 from trace_analyze.fixtures.hand_frames import MS, HandMade, HandRun
 

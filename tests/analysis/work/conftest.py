@@ -11,7 +11,7 @@ import pytest
 from trace_analyze.analysis.gpus.device_ceilings import DeviceCeilings, resolve_devices
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import PhaseResult, find_phases
-from trace_analyze.analysis.records.analysis import Options
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import Trace
 from trace_analyze.analysis.work import WorkResult, assign_work
 from trace_analyze.fixtures.matrix import MATRIX

@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.records.analysis import KERNEL_TAGS, KERNEL_WORK, STEPS
 from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
+from trace_analyze.analysis.records.tables import KERNEL_TAGS, KERNEL_WORK, STEPS
 from trace_analyze.analysis.records.trace import KERNELS, NAMES, CaptureFacts, build_trace
 from trace_analyze.analysis.work.one_step_table import step_table
 

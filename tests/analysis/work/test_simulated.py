@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.phases import find_phases
-from trace_analyze.analysis.records.analysis import KERNEL_TABLE, KERNEL_TAGS, KERNEL_WORK, OP_CLASS_TABLE, STEPS
+from trace_analyze.analysis.records.tables import KERNEL_TABLE, KERNEL_TAGS, KERNEL_WORK, OP_CLASS_TABLE, STEPS
 from trace_analyze.analysis.records.trace import KERNELS
 
 RUNS = [

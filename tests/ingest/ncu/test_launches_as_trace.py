@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from trace_analyze.analysis.records.analysis import Options
-from trace_analyze.reports.commands.analyze_command import analyse_file
+from trace_analyze.analysis.records.options import Options
+from trace_analyze.analysis.road import Capture, analyze_capture
 
 # A bf16 GEMM of 1024 x 1024 x 1024 in 10 us: 2 x 1024^3 FLOP = 214.7 TFLOP/s; 16 MB read, 4 MB written.
 PAGE = (
@@ -21,7 +21,7 @@ PAGE = (
 def test_measured_launches_alone(tmp_path):
     path = tmp_path / "kernels.csv"
     path.write_text(PAGE)
-    analysis = analyse_file(path, Options(gpu="h100"))
+    analysis = analyze_capture(Capture(path), Options(gpu="h100"))
     row = analysis.kernel_table.row(0, named=True)
     assert row["work_source"] == "measured"
     assert row["bytes"] == 20_000_000

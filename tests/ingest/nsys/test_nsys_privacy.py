@@ -6,12 +6,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.records.analysis import Options
+from trace_analyze.analysis import road
 from trace_analyze.analysis.records.errors import TraceAnalyzeError
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import FRAMES, Trace
 from trace_analyze.fixtures.nsys_writer import Capture, global_pid
 from trace_analyze.ingest import open_trace
-from trace_analyze.reports.commands.analyze_command import analyse_file
 
 SECRET = "hunter2XYZZY"
 
@@ -118,7 +118,7 @@ def test_refusals_hold_no_secret_either(tmp_path: Path, table: str):
 
 def test_the_cache_holds_no_more_than_the_trace(tmp_path):
     path = planted(tmp_path)
-    analyse_file(path, Options(gpu="h100"), cache=tmp_path / "cache")
+    road.analyze_capture(road.Capture(path), Options(gpu="h100"), cache=tmp_path / "cache")
     files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     assert len({file.parent for file in files}) == 2  # the Trace and its Analysis
     for file in files:

@@ -219,6 +219,19 @@ def test_encoder_with_attention_and_embedding_has_no_phases(mini):
     assert result.steps.height == 0
 
 
+@pytest.mark.parametrize("attention", ["attention_decode", ("attention_decode", "attention_any")])
+def test_one_name_that_no_rule_knows_vetoes_no_sure_decode_kernel(mini, attention):
+    # neither the cache write nor the sampler is known, and a second attention kernel may say nothing
+    run = mini()
+    for _ in range(5):
+        run.step("decode", 8, 8, sampler=False, attention=attention)
+    for row in run.rows:
+        row["name"] = "fill" if row["name"] == "cache_write" else row["name"]
+    result = find_phases(*run.build())
+    assert result.autoregressive
+    check_truth(run, result)
+
+
 def test_training_has_no_phases(mini):
     run = mini()
     for _ in range(3):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.records.analysis import STEPS
+from trace_analyze.analysis.records.tables import STEPS
 from trace_analyze.analysis.work.kv_lengths.request_ledger import Chunk, Ledger
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import fill_steps, kv_lengths
 

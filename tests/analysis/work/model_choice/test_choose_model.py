@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.models.find_model import bytes_per_weight, load_model
-from trace_analyze.analysis.records.analysis import Options
 from trace_analyze.analysis.records.errors import UsageError
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.analysis.work.model_choice.choose_model import arithmetic_dtype, choose_model, normalise_dtype
 from trace_analyze.analysis.work.model_choice.launch_grids import _block_counts

@@ -1,7 +1,7 @@
 """Places of kernels in a layer, from sequences written as one letter a kernel.
 
 n norm, g gemm, r rope, k kv write, A attention, c combine, S activation, M expert gemm, t routing, q quantise,
-e embedding, s split-K reduction, x sampling, + elementwise; a space separates steps.
+e embedding, s split-K reduction, x sampling, + elementwise, l adapter (LoRA), v convolution; a space separates steps.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ LETTERS = {
     "s": "gemm_reduce",
     "x": "sampling",
     "+": "elementwise",
+    "l": "lora",
+    "v": "convolution",
 }
 
 
@@ -92,6 +94,9 @@ LAYER = "ngrkAgngSg"
         ("MLA mixed, prefill first", "engngrkgPgDcggngSgngx", {"kind": LATENT, "phase": "mixed"}, ["qkv_a", "q_b", "kv_b", "absorb_q", "absorb_o", "o", "gate_up", "down", "lm_head"]),
         ("MLA without a query rank", "enggnrkgAcggngSgngx", {"kind": LATENT_DIRECT}, ["q", "kv_a", "absorb_q", "absorb_o", "o", "gate_up", "down", "lm_head"]),
         ("activation between gate and up", "e++gggA+g+gSg+g++gggA+g+gSg+g++gx", {}, ["q", "k", "v", "o", "gate", "up", "down"] * 2 + ["lm_head"]),
+        ("adapters beside every GEMM", "engllrkAgllngllSgllngx", {}, ["qkv", "o", "gate_up", "down", "lm_head"]),
+        ("adapters beside expert GEMMs", "engllrkAgllngttMlSMltngx", {}, ["qkv", "o", "router", "expert_gate_up", "expert_down", "lm_head"]),
+        ("patches of an image first", f"vve{LAYER}ngx", {}, ["qkv", "o", "gate_up", "down", "lm_head"]),
         ("a step cut in its first layer", f"gSgngrkAgngSgngx {LAYER}ngx", {"cut": (0,)}, ["", "down", "qkv", "o", "gate_up", "", "", "qkv", "o", "gate_up", "down", "lm_head"]),
         ("too many GEMMs", "en" + "g" * 12 + "A", {}, [""] * 12),
         ("no anchors", "ggg", {}, ["", "", ""]),

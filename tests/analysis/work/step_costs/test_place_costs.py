@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.models.find_model import load_model
-from trace_analyze.analysis.records.analysis import STEPS
+from trace_analyze.analysis.records.tables import STEPS
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.operators.layer_matrices import RankShape
 from trace_analyze.analysis.work.step_costs.place_costs import ROW_CODE, step_sums, work_table

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_analyze.analysis.kernels.classify import classify_names
-from trace_analyze.analysis.records.analysis import Options
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.analysis.work import work_pipeline as stages
 from trace_analyze.analysis.work.kernel_work import KernelWork, countable
