@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .analysis.api import analyze
-    from .analysis.records.analysis import Analysis
     from .analysis.records.trace import Trace
     from .analysis.records.version import __version__
     from .ingest import open_trace
+    from .reports.python_api import Analysis, analyze
 
 __all__ = ["Analysis", "Trace", "__version__", "analyze", "open_trace"]
 
 _HOMES = {
-    "analyze": ".analysis.api",
-    "Analysis": ".analysis.records.analysis",
+    "analyze": ".reports.python_api",
+    "Analysis": ".reports.python_api",
     "open_trace": ".ingest",
     "Trace": ".analysis.records.trace",
     "__version__": ".analysis.records.version",

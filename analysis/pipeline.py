@@ -11,6 +11,7 @@ from msgspec import convert
 from .records.analysis import Analysis
 from .records.devices import Window
 from .records.formats import format_of
+from .records.host import HostSide
 from .records.inputs_read import remember_inputs
 from .records.options import Options
 from .records.trace import Trace
@@ -87,10 +88,10 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         reasons=phases.reasons,
         mfu_at_most=work.mfu_at_most,
     )
-    host = host_side(trace, phases, time)
+    host = convert(host_side(trace, phases, time), HostSide)
     give_back()
     what_if = what_would_help(found, itl_target_ms=options.itl_target_ms)
-    workload = classify_workload(found, work, what_if)
+    workload = classify_workload(found, what_if)
     findings = find_findings(found, collectives, host, what_if)
     summary = summarise(replace(found, findings=findings))
     return Analysis(

@@ -73,17 +73,7 @@ def to_dict(analysis: Analysis) -> dict[str, Any]:
         "idle": rows(analysis.idle.head(IDLE_ROWS)),
         "graphs": rows(analysis.graphs),
         "collectives": rows(analysis.collectives),
-        "findings": [
-            {
-                "id": f.id,
-                "kind": f.kind,
-                "sentence": f.sentence,
-                "recoverable_ms": clean(f.recoverable_ms),
-                "evidence": clean(f.evidence),
-                "lever": f.lever,
-            }
-            for f in analysis.findings
-        ],
+        "findings": [clean(finding) for finding in analysis.findings],
         "roofline": clean(analysis.roofline),
         "traffic": clean(analysis.traffic),
         "host": clean(analysis.host),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def result_tables(analysis: Analysis) -> dict[str, pl.DataFrame]:
 
 
 def _records(rows: list[dict[str, object]]) -> pl.DataFrame:
-    flat = [{k: _as_json(v) if isinstance(v, dict | list | tuple) else v for k, v in row.items()} for row in rows]
+    flat = [{k: _as_json(v) if isinstance(v, Mapping | list | tuple) else v for k, v in row.items()} for row in rows]
     return pl.DataFrame(flat, infer_schema_length=None)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ..records.host import HostSide
+from ..records.what_if import WhatIf
 from ..summary.summary_input import SummaryInput
 from ..time.collectives import CollectiveResult
 
@@ -16,8 +16,8 @@ class Evidence:
 
     found: SummaryInput
     collectives: CollectiveResult
-    host: Mapping[str, Any]
-    what_if: Mapping[str, Any]
+    host: HostSide
+    what_if: WhatIf
 
     @property
     def busy_ms(self) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from ..numeric.row_chunks import stretches
-from ..records.advice import Finding
+from ..records.advice import Finding, HostBoundPrefill
 from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
 from .evidence import Evidence
 from .number_words import duration, percent
@@ -38,7 +38,7 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
         sentence=f"The GPU waits for launch calls for {duration(ms)} inside steps with prefill work, "
         f"{percent(100 * waited / span)} of their time",
         recoverable_ms=ms,
-        evidence={"waiting_ms": ms, "steps_ms": span_ms, "share_of_steps_pct": 100 * waited / span},
+        evidence=HostBoundPrefill(waiting_ms=ms, steps_ms=span_ms, share_of_steps_pct=100 * waited / span),
         lever="launch prefill in piecewise CUDA graphs or larger fused kernels (compilation), or larger chunks",
     )
 

@@ -10,8 +10,11 @@ import polars as pl
 from ..records.advice import Finding
 from ..records.analysis import Analysis
 from ..records.devices import Device, Window
+from ..records.host import HostSide
 from ..records.summary import GroupSummary, Summary
 from ..records.trust import Trust
+from ..records.what_if import WhatIf
+from ..records.workload import Workload
 
 
 class NotStorableError(TypeError):
@@ -32,9 +35,9 @@ class KeptValues(msgspec.Struct):
     findings: tuple[Finding, ...]
     roofline: dict[str, Any]
     traffic: dict[str, Any]
-    host: dict[str, Any]
-    what_if: dict[str, Any]
-    workload: dict[str, Any]
+    host: HostSide
+    what_if: WhatIf
+    workload: Workload
     measured: dict[str, Any]
 
 

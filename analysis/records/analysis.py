@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from .advice import Finding
 from .devices import Device, Window
+from .host import HostSide
 from .options import Options
 from .summary import GroupSummary, Summary
 from .trace import Trace
 from .trust import Trust
+from .what_if import WhatIf
+from .workload import Workload
 
 SCHEMA_VERSION = "1.0"
 
@@ -54,44 +56,11 @@ class Analysis:
     step_table: pl.DataFrame | None  # --step: one step kernel by kernel
     roofline: Mapping[str, Any]  # ceilings and points per (op class, phase)
     traffic: Mapping[str, Any]  # decode traffic split and the fitted bandwidths
-    host: Mapping[str, Any]  # host side of the decode bubbles
-    what_if: Mapping[str, Any]  # fitted step-time model and its predictions
-    workload: Mapping[str, Any]  # classification and each technique's movement
+    host: HostSide  # host side of the decode bubbles
+    what_if: WhatIf  # fitted step-time model and its predictions
+    workload: Workload  # classification and each technique's movement
     measured: Mapping[str, Any]  # Nsight Compute join, GPU metrics, counters
 
     def __repr__(self) -> str:
         headline = self.summary.headline or "no headline"
         return f"<Analysis {self.trace.capture.source_name}: {self.status}; {headline}>"
-
-    def to_dict(self) -> dict[str, Any]:
-        """The content of ``--format json`` as plain dictionaries and lists."""
-        from ...reports.json_report import to_dict
-
-        return to_dict(self)
-
-    def to_pandas(self) -> dict[str, Any]:
-        """Every table of the result as a pandas frame, by name (``kernel_rows`` has every launch)."""
-        from ...reports.table_files import pandas_frames
-
-        return pandas_frames(self)
-
-    def save_html(self, path: str | Path) -> Path:
-        """Write the self-contained report to ``path`` (whole or not at all) and return the path."""
-        from ...reports.html import save_html
-
-        save_html(self, path)
-        return Path(path)
-
-    def save_json(self, path: str | Path) -> Path:
-        """Write the JSON to ``path`` (whole or not at all) and return the path."""
-        from ...reports.json_report import to_json
-        from ...reports.whole_files import write_whole
-
-        target = Path(path)
-        write_whole(target, to_json(self))
-        return target
-
-    def _repr_html_(self) -> str:
-        from ...reports.notebook import notebook_html
-
-        return notebook_html(self)

@@ -6,12 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .record import Record
-
 
 def clean(value: Any) -> Any:
     """A copy of nested records, dictionaries and sequences in which every non-finite number is None."""
-    if isinstance(value, Mapping | Record):
+    if isinstance(value, Mapping):
         return {str(k): clean(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [clean(v) for v in value]

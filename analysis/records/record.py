@@ -6,7 +6,7 @@ that is for keys that exist only in some captures. Unknown is ``None`` (``null``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -45,3 +45,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def get(self, key: str, default: object = None) -> Any:
         """The value of a field, or ``default`` where it is not set or unknown by that name."""
         return self[key] if key in self else default  # noqa: SIM401 (this is that function)
+
+
+Mapping.register(Record)  # readers that walk through any JSON object walk through a record too

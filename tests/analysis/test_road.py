@@ -23,6 +23,7 @@ from trace_analyze.fixtures.serving import simulate
 from trace_analyze.fixtures.stats_writer import gpu_trace_csv, kernel_summary_csv
 from trace_analyze.reports.archive.find_captures import Found
 from trace_analyze.reports.archive.one_capture import Task, analyse_capture
+from trace_analyze.reports.json_report import to_dict
 
 SGLANG = CAPTURES / "sglang-qwen3-8b-h100.sqlite"
 NEEDS_PROGRAMS = {"nsys_rep", "ncu_rep"}  # read by way of NVIDIA's own programs, which tests do not have
@@ -64,7 +65,7 @@ def test_all_doors_lead_to_one_analysis(key, tmp_path, capfd):
     assert ta.analyze(ta.open_trace(path), gpu="h100").to_dict() == from_python
     options = Options(gpu="h100")
     for _ in ("made", "taken from the cache"):
-        assert analyze_capture(Capture(path), options, cache=tmp_path / "kept").to_dict() == from_python
+        assert to_dict(analyze_capture(Capture(path), options, cache=tmp_path / "kept")) == from_python
 
     capfd.readouterr()
     code = main([str(path), "--gpu", "h100", "--format", "json", "-o", "-"])

@@ -75,7 +75,7 @@ def test_a_refused_fit_leaves_no_figures():
     result = what_would_help(found_in(run.build()), itl_target_ms=50.0)
     assert result["fit"] is None
     assert "too few" in result["fit_reason"]
-    assert (result["chunks"], result["batches"]) == ([], [])
+    assert (result.chunks, result.batches) == ((), ())
     assert "refused" in result["itl_target"]["largest_chunk_tokens_reason"]
 
 

@@ -42,7 +42,7 @@ def workload_of(requests: int, *, prefill_ms=100.0, prefill_tokens=2000, ceiling
         phase_trust=NO_DOUBTS,
         model=model,
     )
-    return classify_workload(found, made, what_would_help(found))
+    return classify_workload(found, what_would_help(found))
 
 
 def technique(workload, name):

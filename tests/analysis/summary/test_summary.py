@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from trace_analyze.analysis.advice.number_words import count, duration, percent
-from trace_analyze.analysis.records.advice import Finding
+from trace_analyze.analysis.records.advice import Finding, RanksMissing
 from trace_analyze.analysis.records.summary import ByPhase, Spread
 from trace_analyze.analysis.records.trace import FRAMES, CaptureFacts, Diagnostic, ServingFacts
 from trace_analyze.analysis.records.trust import Contradiction
@@ -211,7 +211,8 @@ def test_device_rows_have_the_time_account_and_the_ceiling():
 
 
 def test_the_sentence_has_a_number_a_cause_and_a_lever():
-    lever = Finding("prefill_interference", "", 200.0, {}, "a chunk of 512 tokens")
+    evidence = RanksMissing(ranks_expected=2, devices_with_kernels=1)
+    lever = Finding(id="any", sentence="", recoverable_ms=200.0, evidence=evidence, lever="a chunk of 512 tokens")
     assert summary_of(serving(), findings=(lever,))[1].summary["headline"] == (
         "Decode is memory-bound at 60% MBU of A100-SXM4-80GB; 1 prefill step held up to 8 requests for 240 ms "
         "(35% of the window); the largest lever: a chunk of 512 tokens."

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.api import analyze
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError
 from trace_analyze.analysis.records.trace import FRAMES
 from trace_analyze.fixtures import cases
@@ -31,6 +30,7 @@ from trace_analyze.ingest.run_of_files.file_names import (
     why_not_apart,
 )
 from trace_analyze.ingest.run_of_files.open_run import NotOneRunError, place, stated_rank
+from trace_analyze.reports.python_api import analyze
 
 MS = 1_000_000
 
