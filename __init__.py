@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .analysis.records.trace import Trace
+    from .analysis.records.version import __version__
     from .ingest import open_trace
     from .reports.python_api import Analysis, analyze
 
-__version__ = "0.1.0"
 __all__ = ["Analysis", "Trace", "__version__", "analyze", "open_trace"]
 
 _HOMES = {
@@ -17,6 +17,7 @@ _HOMES = {
     "Analysis": ".reports.python_api",
     "open_trace": ".ingest",
     "Trace": ".analysis.records.trace",
+    "__version__": ".analysis.records.version",
 }
 
 
@@ -25,5 +26,10 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name], __name__), name)
+        home: object = getattr(import_module(_HOMES[name], __name__), name)
+        return home
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

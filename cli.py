@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import __version__
 from .analysis.records.errors import TraceAnalyzeError, UsageError
+from .analysis.records.version import __version__
 from .reports.commands.analysis_flags import takes_analysis_options
 from .reports.commands.command_ending import (
     StoppedError,

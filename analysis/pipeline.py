@@ -23,10 +23,10 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .advice.findings import find_findings
     from .advice.what_if import what_would_help
     from .advice.workload import classify_workload
-    from .cache.options_digest import files_of_options
     from .gpus.device_ceilings import resolve_devices
     from .kernels.classify import classify_names
     from .numeric.free_memory import give_back
+    from .option_files import files_of_options
     from .phases import find_phases
     from .summary.device_rows import device_rows
     from .summary.summarise import summarise

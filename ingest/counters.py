@@ -25,7 +25,7 @@ import polars as pl
 from ..analysis.facts.load import load_table
 from ..analysis.records.errors import NotACaptureError, UsageError
 from ..analysis.records.trace import COUNTERS, Trace
-from .ncu.ncu_csv import decode
+from .ncu.csv_tables import decode
 
 HOW_DMON = "nvidia-smi dmon -o DT -s pucm -d 1 > dmon.log"
 HOW_DCGM = (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from .. import __version__
 from ..analysis.gates import GateResult
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.summary import Spread, Summary
+from ..analysis.records.version import __version__
 from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
 from .number_text import distinct_names, is_known, milliseconds, number, percent
 from .terminal import plain

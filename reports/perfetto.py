@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from .. import __version__
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.version import __version__
 
 _STEPS_TID, _STALLS_TID, _COPIES_TID = 1, 2, 3
 _FIRST_STREAM_TID = 10

@@ -18,10 +18,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
 from ..analysis.gates import GateResult
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.summary import Spread, Summary
+from ..analysis.records.version import __version__
 from .first_screen_lines import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
 from .number_text import distinct_names, is_known, milliseconds, number, percent, plural
 

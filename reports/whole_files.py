@@ -71,14 +71,14 @@ def check_target(path: Path, *, ours: Callable[[Path], bool] | None = None) -> N
         raise UsageError(f"the output {path} would {what}: nothing was written. Choose another folder with -o DIR.")
     if not os.path.lexists(path):
         return
-    if not path.is_file() or not (path.stat().st_size == 0 or (ours or _has_our_mark)(path)):
+    if not path.is_file() or not (path.stat().st_size == 0 or (ours or has_our_mark)(path)):
         raise UsageError(
             f"{path} is there already and was not written by trace-analyze, so it stays as it is. Choose another "
             "folder with -o DIR, or move it away."
         )
 
 
-def _has_our_mark(path: Path) -> bool:
+def has_our_mark(path: Path) -> bool:
     """Whether a file says in its content that this tool wrote it."""
     try:
         with path.open("rb") as file:

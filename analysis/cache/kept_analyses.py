@@ -20,11 +20,11 @@ import polars as pl
 from ...ingest.cache.cache_entries import DamagedEntryError, Entry, read_entry, tool_digest, write_entry
 from ...ingest.cache.kept_traces import trace_entry
 from ..numeric.free_memory import give_back
+from ..option_files import options_digest
 from ..pipeline import with_own_measurements
 from ..records.analysis import Analysis
 from ..records.options import Options
 from ..records.trace import FRAMES, KERNELS, CaptureFacts, EvidenceGap, Trace, check, empty
-from .options_digest import options_digest
 from .value_codec import (
     NotStorableError,
     decode_objects,

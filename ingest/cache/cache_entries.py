@@ -142,7 +142,7 @@ def tool_digest(*parts: str) -> str:
     Content rather than times, so that installations of one version share entries and a changed checkout does not; and
     the versions of what computes. Takes about a hundredth of a second.
     """
-    from ... import __version__
+    from ...analysis.records.version import __version__
 
     versions = (__version__, pl.__version__, np.__version__, sys.version_info[:3])
     digest = hashlib.sha256(repr(versions).encode())

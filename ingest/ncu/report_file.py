@@ -19,9 +19,9 @@ import polars as pl
 from ...analysis.records.errors import NotACaptureError
 from ...analysis.records.trace import Trace
 from ..other_programs import run_program, shell_name
+from .csv_tables import HOW_TO_EXPORT, REPORT_MAGIC, csv_tables, decode, launches_of
 from .launches_as_trace import trace_of
 from .metrics import Launch, frame_of, wanted
-from .ncu_csv import HOW_TO_EXPORT, REPORT_MAGIC, csv_tables, decode, launches_of
 from .printed_values import Locale
 
 FORMAT = "ncu_rep"

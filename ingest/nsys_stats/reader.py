@@ -183,7 +183,7 @@ def _first_line(file: Path) -> list[str]:
 
 def _is_kernel_recipe(folder: Path) -> bool:
     """Whether the folder's ``.nsys-analysis`` names a kernel recipe; without one the columns decide."""
-    for described in folder.glob("*.nsys-analysis"):
+    for described in filter(Path.is_file, folder.glob("*.nsys-analysis")):  # not a pipe of that name
         text = described.read_text(encoding="utf-8", errors="replace")
         return "kern" in text
     return True

@@ -77,6 +77,14 @@ _FROM_SUMMARY = (
 )  # fmt: skip
 
 
+def as_text(text: str) -> str:
+    """``text`` as every table and page takes it: bytes of a file name that are no UTF-8 read ``\\xff``."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # no bytes at all, as in names of Windows
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def blank_row(file: str, fingerprint: str | None) -> dict[str, Any]:
     """A row that says nothing yet but which file it is of."""
     return {**dict.fromkeys(COLUMNS), "file": file, "fingerprint": fingerprint}
@@ -84,7 +92,7 @@ def blank_row(file: str, fingerprint: str | None) -> dict[str, Any]:
 
 def refused_row(file: str, fingerprint: str | None, state: str, reason: str) -> dict[str, Any]:
     """The row of a file that gave no analysis."""
-    return {**blank_row(file, fingerprint), "state": state, "reason": reason}
+    return {**blank_row(file, fingerprint), "state": state, "reason": as_text(reason)}
 
 
 def analysed_row(

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import parse_gate
-from ...analysis.records.errors import CannotAnswerError
+from ...analysis.option_files import files_of_options
+from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
 from ...analysis.records.options import Options
 from ...ingest.temporary_copies import remove_left_folders
 from ..number_text import plural
 from ..progress import Progress
 from ..table_files import check_table, write_table
-from ..whole_files import check_target, file_name, write_whole
+from ..whole_files import check_target, write_whole
 from .archive_row import ANALYSED, COLUMNS, runs_frame
 from .find_captures import Found, find_captures
 from .finished_rows import RowStore
@@ -60,19 +60,22 @@ class Runner(Protocol):
 def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True) -> int:
     """Analyse an archive; returns the exit code (3 beats 1).
 
-    Raises UsageError for a wrong path, label or gate, CannotAnswerError when nothing was found.
+    Raises UsageError for a wrong path, label, gate or file of the options, CannotAnswerError when nothing was found.
     """
     for text in request.gates:
         parse_gate(text)
     labels = LabelPattern(request.label) if request.label else None
-    own = {(request.out / table).resolve() for table in _TABLES}  # where the reports go into the archive itself
-    captures = [found for found in find_captures(request.paths, request.out) if found.path.resolve() not in own]
+    captures = find_captures(request.paths, request.out)
     if not captures:
         raise CannotAnswerError(
             f"no captures below {', '.join(map(str, request.paths))}: looked for .sqlite .db .nsys-rep .json .json.gz "
             ".csv files, folders of nsys export, and for any file that starts like one of them."
         )
-    remember_inputs([*files_of_options(request.options), *(found.path for found in captures)])
+    files = files_of_options(request.options)
+    for file in files:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise UsageError(f"{file} is not a regular file: a batch reads it once for every capture. Give it a copy.")
+    remember_inputs([*files, *(found.path for found in captures)])
     check_target(request.out / "index.html")  # now, not after hours of work
     for table in _TABLES:
         check_table(request.out / table, list(COLUMNS))
@@ -104,10 +107,10 @@ def _run_all(
     rows: dict[int, Row] = {}
     tasks: list[tuple[int, Task]] = []
     for index, found in enumerate(captures):
-        report = request.out / "reports" / file_name(found.report_name, ".html")
+        report = request.out / "reports" / found.report_name
         task = Task(found, report, request.options, request.gates, request.cache)
         old = kept.get(task_key(_content(found), task, digest)) if kept else None
-        if old is not None:
+        if old is not None and Path(old["report"]).name == found.report_name:
             rows[index] = dict(old)
         else:
             tasks.append((index, task))
@@ -142,7 +145,7 @@ def _with_runs(
 def _content(found: Found) -> str:
     try:
         return found.fingerprint()
-    except OSError:
+    except (OSError, TraceAnalyzeError):
         return ""
 
 

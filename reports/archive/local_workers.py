@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -128,11 +129,24 @@ def worker_context() -> Any:
 
 def _work(sender: Connection, task: Task) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it stops its workers itself
+    threading.Thread(target=_end_with_the_batch, daemon=True).start()
     from .one_capture import analyse_capture
 
     with suppress(StoppedError), signals_raise():
         sender.send(analyse_capture(task))
         sender.close()
+
+
+def _end_with_the_batch() -> None:
+    """End this worker once the batch is gone, however it was killed and whatever the worker waits for."""
+    batch = multiprocessing.parent_process()
+    if batch is None:
+        return
+    batch.join()
+    if hasattr(signal, "pthread_kill"):  # removes what it was writing, unless it cannot
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        time.sleep(_ENDING_SECONDS)
+    os._exit(128 + signal.SIGTERM)
 
 
 def _refused(task: Task, reason: str) -> Row:

@@ -66,7 +66,7 @@ def task_key(content: str, task: Task, options_digest: str) -> str:
     """What a finished row is kept under: content, tool version, options and the row's own name."""
     import hashlib
 
-    from ... import __version__
+    from ...analysis.records.version import __version__
 
     parts = (content, __version__, options_digest, task.found.relative)
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
@@ -76,7 +76,7 @@ def options_digest(options: Options, gates: Sequence[str]) -> str:
     """A digest of everything that shapes a row: the options, the gates, and the contents of the files they name."""
     import hashlib
 
-    from ...analysis.cache.options_digest import options_digest as digest_of
+    from ...analysis.option_files import options_digest as digest_of
 
     digest = hashlib.blake2b(digest_of(options).encode(), digest_size=16)
     digest.update(repr(tuple(gates)).encode())

@@ -13,7 +13,7 @@ from typing import Any
 from ...analysis.records.formats import format_of
 from ...ingest.run_of_files.file_names import Recording, at_one_time, candidates, pattern_name, why_not_apart
 from ...ingest.run_of_files.open_run import places_in, stated_rank
-from .archive_row import ANALYSED
+from .archive_row import ANALYSED, as_text
 from .find_captures import Found, distinct_names
 
 NOT_ONE_RUN = "not one run"  # state of a row that is dropped: the files turned out not to belong together
@@ -29,9 +29,9 @@ def find_runs(captures: Sequence[Found], rows: Sequence[Mapping[str, Any]]) -> l
             if len(together) > 1 and why_not_apart(together) is None:
                 files = tuple(r.path for r in together)
                 folder = by_path[files[0]].relative.rpartition("/")[0]
-                name = pattern_name([file.name for file in files])
+                name = as_text(pattern_name([file.name for file in files]))
                 runs.append(Found(files[0].parent, f"{folder}/{name}" if folder else name, files))
-    return distinct_names(sorted(runs, key=lambda f: (f.relative, str(f.files))))
+    return distinct_names(sorted(runs, key=lambda f: (f.relative, str(f.files))), beside=captures)
 
 
 def _recording(found: Found, row: Mapping[str, Any]) -> Recording | None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.gates import Gate, GateResult, evaluate_all, exit_code, parse_gate
+from ...analysis.option_files import files_of_options
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.errors import CannotAnswerError, UsageError
 from ...analysis.records.inputs_read import forget_input, remember_inputs

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import polars as pl
 
-from ...analysis.cache.options_digest import files_of_options
 from ...analysis.compare import Comparison, Profile, compare_profiles, profile_from_json, profile_of
 from ...analysis.gates import GateResult, evaluate_all, exit_code, parse_gate
+from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
 from ...analysis.records.options import Options

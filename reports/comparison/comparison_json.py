@@ -6,11 +6,11 @@ from typing import Any
 
 import orjson
 
-from ... import __version__
 from ...analysis.compare import Comparison, Profile
 from ...analysis.compare.compare_runs import Change, sentence
 from ...analysis.records.analysis import SCHEMA_VERSION
 from ...analysis.records.plain_values import clean
+from ...analysis.records.version import __version__
 
 
 def comparison_dict(comparison: Comparison) -> dict[str, Any]:

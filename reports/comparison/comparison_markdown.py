@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ... import __version__
 from ...analysis.compare import Comparison
 from ...analysis.compare.compare_runs import Change
 from ...analysis.gates import GateResult
+from ...analysis.records.version import __version__
 from ..markdown import escape, gate_lines, table
 from ..number_text import AT_LEAST, is_known, number
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ... import __version__
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
+from ...analysis.records.version import __version__
 from ..number_text import milliseconds, number
 from ..pages import render_page
 from .comparison_json import change_row

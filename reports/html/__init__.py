@@ -32,7 +32,7 @@ def _environment() -> jinja2.Environment:
 
 def render_html(analysis: Analysis) -> str:
     """The report of ``analysis`` as one HTML document."""
-    from ... import __version__
+    from ...analysis.records.version import __version__
     from .. import number_text as fmt
     from ..timeline import timeline_payload
     from . import first_screen, identity

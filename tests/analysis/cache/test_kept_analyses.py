@@ -11,7 +11,7 @@ import pytest
 
 from trace_analyze.analysis import road
 from trace_analyze.analysis.cache import kept_analyses as store
-from trace_analyze.analysis.cache.options_digest import options_digest
+from trace_analyze.analysis.option_files import options_digest
 from trace_analyze.analysis.records.analysis import Analysis
 from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
 from trace_analyze.analysis.records.options import Options
