@@ -72,7 +72,7 @@ COLUMNS: Mapping[str, type[pl.DataType]] = {
 _FROM_SUMMARY = (
     "headline", "capture_ms", "window_ms", "gpu_busy_ms", "gpu_idle_ms", "kernel_count", "step_count",
     "decode_mbu_kernel_pct", "decode_mbu_wall_pct", "decode_mbu_is_lower_bound", "prefill_mfu_kernel_pct",
-    "prefill_mfu_wall_pct", "decode_tokens_per_s", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window",
+    "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window",
     "stall_episode_count",
 )  # fmt: skip
 
@@ -107,6 +107,8 @@ def analysed_row(
     step, gap = summary.decode_step_ms, summary.inter_token_gap_ms
     row |= {"decode_step_p50_ms": step.p50, "decode_step_p95_ms": step.p95, "decode_step_p99_ms": step.p99}
     row |= {"inter_token_gap_p50_ms": gap.p50, "inter_token_gap_p99_ms": gap.p99, "inter_token_gap_max_ms": gap.max}
+    if summary.decode_tokens is not None and summary.window_ms:
+        row["decode_tokens_per_s"] = summary.decode_tokens / summary.window_ms * 1e3
     names = sorted({str(d.gpu_name) for d in analysis.devices if d.gpu_name})
     row |= {
         "state": STATES[analysis.status],
