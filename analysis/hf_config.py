@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from ..ingest.errors import UsageError
+from .hf_layer_kinds import BUILDERS, ORDINARY_KINDS, group_layers, layer_types, with_indexer, with_unknown
 from .hf_quantisation import Stored, read_quantisation
-from .model_shape import ModelShape, Quantisation
+from .layer_kinds import Attention, Experts, LatentAttention, LayerGroup, Mlp, Part, unknown_kinds
+from .model_shape import ModelShape, Quantisation, layer_groups
 from .models import find_model, sliding_by_period
 
 TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -31,7 +33,7 @@ BESIDE = {  # older files that hold what quantization_config lacks
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16", "half": "fp16", "bf16": "bf16", "fp16": "fp16"}
 _FLAGS = tuple(each.name for each in fields(ModelShape) if each.type == "bool")
 MOST_LAYERS = 1000
-_OTHER_LAYERS = ("linear", "mamba", "recurrent", "conv", "ssm", "rwkv")
+MOST_UNITS = 10_000_000  # of any count in a config: larger ones are no model's
 
 
 @cache
@@ -134,14 +136,17 @@ class _Reader:
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number by the keys of field ``name``; ``default`` where none is present, else an error."""
-        keys = [*self.row.get("keys", {}).get(name, ()), *architectures()["keys"][name]]
+        return self.number(*self.row.get("keys", {}).get(name, ()), *architectures()["keys"][name], default=default)
+
+    def number(self, *keys: str, default: int | None = None) -> int:
+        """A whole number by the first of ``keys`` that is present; ``default`` where none is, else an error."""
         for key in keys:
             value = self.config.get(key)
             if value is None:
                 continue
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_UNITS:
                 raise UsageError(f"--model {self.file}: {key} is {_shown(value)}, a whole number was expected.")
             return value
         if default is None:
@@ -169,6 +174,41 @@ class _Reader:
     # -- groups of keys ------------------------------------------------------------------------------------------------
 
     def shape(self, name: str) -> ModelShape:
+        if "kinds" in self.row:
+            return self._stored(self._of_kinds(name))
+        return self._stored(self._with_other_layers(self._ordinary(name)))
+
+    def _of_kinds(self, name: str) -> ModelShape:
+        """A model whose layers a function of ``hf_layer_kinds`` makes of the config's own pattern keys."""
+        made = BUILDERS[self.row["kinds"]](self)
+        hidden = self.whole("hidden")
+        if not hidden or not 0 < len(made) <= MOST_LAYERS:
+            raise UsageError(f"--model {self.file}: hidden size must be above 0, layers between 1 and {MOST_LAYERS}.")
+        groups = group_layers(made)
+        tied = bool(self.config.get("tie_word_embeddings", self.config.get("tie_embedding", False)))
+        values: dict[str, Any] = {"hidden": hidden, "layers": len(made), "vocab": self.whole("vocab"), "groups": groups}
+        self._say_unknown(groups)
+        return ModelShape(name=name, tied_embeddings=tied, **{**values, **_of_parts(groups)})
+
+    def _say_unknown(self, groups: Sequence[LayerGroup]) -> None:
+        for kind, layers in unknown_kinds(tuple(groups)).items():
+            self.notes.append(
+                f"{kind!r} in {layers} layers is not known: its weights and work are not counted, all else is"
+            )
+
+    def _with_other_layers(self, shape: ModelShape) -> ModelShape:
+        """``shape`` with the indexer of sparse attention, or with layers of kinds that nobody here knows."""
+        kinds = layer_types(self)[: shape.layers]
+        strange = sorted({kind for kind in kinds if kind not in ORDINARY_KINDS})
+        groups: tuple[LayerGroup, ...] = ()
+        if self.row.get("indexer"):
+            groups = with_indexer(self, layer_groups(shape), shape.layers)
+        elif strange and len(kinds) == shape.layers:
+            groups = with_unknown(layer_groups(shape), kinds, strange)
+            self._say_unknown(groups)
+        return _replaced(shape, {"groups": groups}) if groups else shape
+
+    def _ordinary(self, name: str) -> ModelShape:
         hidden, layers, heads = self.whole("hidden"), self.whole("layers"), self.whole("heads")
         if not hidden or not heads or not 0 < layers <= MOST_LAYERS:
             raise UsageError(
@@ -182,12 +222,11 @@ class _Reader:
         values["norms_per_layer"] = self._norms()
         values |= self._experts(layers)
         values["intermediate"] = self._intermediate(hidden, values.get("moe_intermediate", 0))
-        values |= self._window(layers)
+        values |= self._window(layers) | self._chunks(layers)
         if "positions" in self.row:
             rule = self.row["positions"]
             values["learned_positions"] = int(self.optional(rule["key"], 0)) + rule["plus"]
-        shape = ModelShape(name=name, **values)
-        return self._stored(shape)
+        return ModelShape(name=name, **values)
 
     def _latent(self) -> dict[str, int]:
         rank = self.whole("kv_lora_rank", 0)
@@ -241,26 +280,24 @@ class _Reader:
             "shared_gate": self.flag("shared_gate") and shared > 0,
             "first_dense_layers": self.whole("first_dense_layers", 0),
         }
-        listed = self.config.get("moe_layer_freq")
-        if isinstance(listed, list):  # one 0 or 1 per layer
+        listed, kinds = self.config.get("moe_layer_freq"), self.config.get("mlp_layer_types")
+        if isinstance(kinds, list) and kinds:  # 'dense' or 'sparse' per layer
+            dense = tuple(layer for layer, kind in enumerate(kinds[:layers]) if kind == "dense")
+            leading = next((layer for layer in range(layers) if layer not in dense), layers)
+            values |= {"first_dense_layers": leading, "other_dense_layers": dense[leading:]}
+        elif isinstance(listed, list):  # one 0 or 1 per layer
             values["other_dense_layers"] = tuple(layer for layer, moe in enumerate(listed[:layers]) if not moe)
         else:
             every = max(1, self.whole("moe_layer_frequency", 1))
             values["moe_layer_frequency"] = every
             values["moe_layer_offset"] = int(self.row.get("moe_layer_offset", 0)) if every > 1 else 0
-            dense = self.config.get("mlp_only_layers")
-            values["other_dense_layers"] = tuple(dense) if isinstance(dense, list) else ()
+            alone = self.config.get("mlp_only_layers")
+            values["other_dense_layers"] = tuple(alone) if isinstance(alone, list) else ()
         return values
 
     def _window(self, layers: int) -> dict[str, Any]:
         kinds = self.config.get("layer_types")
         kinds = [str(kind) for kind in kinds[:layers]] if isinstance(kinds, list) else []
-        strange = sorted({kind for kind in kinds if any(word in kind for word in _OTHER_LAYERS)})
-        if strange:
-            raise UsageError(
-                f"--model {self.file}: layer_types has {', '.join(strange)}: the work of such layers is not counted. "
-                "Run without --model: phases, time and stalls need none."
-            )
         window = self.whole("sliding_window", 0)
         if not window or self.config.get("use_sliding_window") is False:
             return {}
@@ -271,6 +308,18 @@ class _Reader:
         else:
             sliding = self._by_pattern(layers)
         return {"sliding_window": window, "sliding_layers": sliding} if sliding else {}
+
+    def _chunks(self, layers: int) -> dict[str, Any]:
+        """Llama-4: tokens of most layers see their own chunk; those without rotation see everything."""
+        if not self.row.get("chunked"):
+            return {}
+        size = int(self.optional("attention_chunk_size", 8192))
+        listed = self.config.get("no_rope_layers")
+        if isinstance(listed, list) and len(listed) >= layers:
+            chunked = tuple(layer for layer in range(layers) if listed[layer])
+        else:
+            chunked = sliding_by_period(layers, int(self.optional("no_rope_layer_interval", 4)))
+        return {"attention_chunk": size, "chunked_layers": chunked} if size and chunked else {}
 
     def _by_pattern(self, layers: int) -> tuple[int, ...]:
         pattern = self.config.get("sliding_window_pattern")
@@ -294,6 +343,30 @@ class _Reader:
             if read.quantisation is not None:
                 values |= {"weight_dtype": read.weight_dtype, "quantisation": read.quantisation}
         return _replaced(shape, {**values, "notes": tuple(self.notes)})
+
+
+def _of_parts(groups: Sequence[LayerGroup]) -> dict[str, Any]:
+    """What a ModelShape's single fields say of layers of several kinds: the first part of each sort."""
+    parts: list[Part] = [part for group in groups for part in group.parts]
+    values: dict[str, Any] = {"heads": 0, "kv_heads": 0, "head_dim": 0, "intermediate": 0}
+    for part in reversed(parts):
+        if isinstance(part, Attention):
+            values |= {"heads": part.heads, "kv_heads": part.kv_heads, "head_dim": part.head_dim}
+        elif isinstance(part, LatentAttention):
+            values |= {"heads": part.heads, "kv_heads": part.heads, "head_dim": part.nope + part.rope}
+            values |= {"q_lora_rank": part.q_lora_rank, "kv_lora_rank": part.kv_lora_rank}
+            values |= {"qk_nope_head_dim": part.nope, "qk_rope_head_dim": part.rope, "v_head_dim": part.value}
+        elif isinstance(part, Mlp):
+            values |= {"intermediate": part.width, "gated_mlp": part.gated}
+        elif isinstance(part, Experts):
+            values |= {"experts": part.count, "experts_per_token": part.per_token, "moe_intermediate": part.width}
+            values |= {"shared_intermediate": part.shared, "shared_gate": part.shared_gate}
+    windows = [(group.layers, part.reach.window) for group in groups for part in group.parts if isinstance(part, Attention)]
+    sliding = [layer for layers, window in windows if window for layer in layers]
+    if sliding:
+        values |= {"sliding_window": min(window for _, window in windows if window)}
+        values |= {"sliding_layers": tuple(sorted(sliding))}
+    return values
 
 
 def _replaced(shape: ModelShape, values: Mapping[str, Any]) -> ModelShape:

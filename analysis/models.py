@@ -248,8 +248,12 @@ def _ridge_batch_on(shape: ModelShape, gpu: str) -> float | None:
 
 
 def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
+    if "config" in row:  # layers of several kinds, read as the model's config.json is
+        from .hf_config import shape_of
+
+        return shape_of(row["config"], file="models.toml", name=name)
     known = {field.name for field in fields(ModelShape)}
-    values = {key: value for key, value in row.items() if key not in ("aliases", "source", "sliding_period")}
+    values = {key: value for key, value in row.items() if key not in ("aliases", "source", "sliding_period", "chunk_period", "note")}
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"models.toml: {name}: unknown keys {', '.join(unknown)}")
@@ -260,6 +264,8 @@ def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
         values["quantisation"] = Quantisation(**quantisation)
     if "sliding_period" in row:
         values["sliding_layers"] = sliding_by_period(row["layers"], row["sliding_period"])
+    if "chunk_period" in row:
+        values["chunked_layers"] = sliding_by_period(row["layers"], row["chunk_period"])
     return ModelShape(name=name, **values)
 
 
