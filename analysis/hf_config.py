@@ -22,7 +22,7 @@ from .hf_layer_kinds import BUILDERS, ORDINARY_KINDS, group_layers, layer_types,
 from .hf_quantisation import Stored, read_quantisation
 from .layer_kinds import Attention, Experts, LatentAttention, LayerGroup, Mlp, Part, unknown_kinds
 from .model_shape import ModelShape, Quantisation, layer_groups
-from .models import find_model, sliding_by_period
+from .models import find_model, sliding_by_period, storage_in_name
 
 TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
 BESIDE = {  # older files that hold what quantization_config lacks
@@ -48,6 +48,10 @@ def read_config(path: Path) -> ModelShape:
     Raises ``UsageError`` for what is no such config, naming the key that is missing or not understood.
     """
     config = _load(path)
+    detailed = path.with_name("hf_quant_config.json")
+    inner = _load(detailed).get("quantization") if detailed.is_file() else None
+    if isinstance(inner, dict) and inner.get("quantized_layers"):  # per module: more than config.json repeats
+        config = {**config, "quantization_config": {"quant_method": "modelopt", **inner}}
     if not _has_quantisation(config):
         for name, method in BESIDE.items():
             beside = path.with_name(name)
@@ -55,7 +59,20 @@ def read_config(path: Path) -> ModelShape:
                 stored = _load(beside)
                 config = {**config, "quantization_config": {"quant_method": method, **stored}}
                 break
-    return shape_of(config, file=path.name, name=_name(path, config))
+    shape = shape_of(config, file=path.name, name=_name(path, config))
+    return shape if _has_quantisation(config) else _with_doubt(shape)
+
+
+def _with_doubt(shape: ModelShape) -> ModelShape:
+    """``shape`` with a note where its name tells a storage that no file beside the config does."""
+    said = storage_in_name(shape.name)
+    if said is None or said in ("bf16", "fp16"):
+        return shape
+    note = (
+        f"the name {shape.name} says {said}, but no quantization_config does: counted as {shape.weight_dtype}; put "
+        "hf_quant_config.json beside config.json, or pass --weight-dtype"
+    )
+    return _replaced(shape, {"notes": (*shape.notes, note)})
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -338,7 +355,7 @@ class _Reader:
         values: dict[str, Any] = {"activation_dtype": kind, "kv_dtype": kind, "weight_dtype": kind}
         stored = self.config.get("quantization_config", self.config.get("compression_config"))
         if isinstance(stored, dict):
-            read: Stored = read_quantisation(stored, shape)
+            read: Stored = read_quantisation({"expert_dtype": self.config.get("expert_dtype"), **stored}, shape)
             self.notes += read.notes
             if read.quantisation is not None:
                 values |= {"weight_dtype": read.weight_dtype, "quantisation": read.quantisation}

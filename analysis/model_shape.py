@@ -64,6 +64,14 @@ class Quantisation:
         """How the packed weights of ``place`` are stored."""
         return next((stored for other, _, stored in self.by_place if other == place), self)
 
+    def arithmetic_at(self, place: str, *, weights: str, activations: str) -> str:
+        """The type that a GEMM over packed weights of ``place`` computes in.
+
+        Weight-only storage is unpacked to the activations' type: FP4 weights under a bf16 MMA have the bf16 ceiling.
+        """
+        stored, own = next(((own, kind) for other, kind, own in self.by_place if other == place), (self, weights))
+        return stored.arithmetic or (activations if stored.weight_only else own)
+
     @property
     def bits_with_scales(self) -> float:
         """Bits of one packed weight with its share of scales and zero points; a scale per channel is left out."""
@@ -318,9 +326,9 @@ def bytes_per_weight(model: ModelShape, place: str) -> float:
     if quantisation is None:
         return BYTES_PER_ELEMENT[model.weight_dtype]
     plain = BYTES_PER_ELEMENT[model.activation_dtype]
-    if place in quantisation.excluded or place in KIND_NEVER_QUANTISED:
-        return plain
     share = dict(quantisation.partly).get(place, 0.0)
+    if (place in quantisation.excluded and not share) or place in KIND_NEVER_QUANTISED:
+        return plain
     return share * plain + (1.0 - share) * quantisation.at(place).bits_with_scales / 8
 
 

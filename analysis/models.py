@@ -152,6 +152,19 @@ def _ending(words: Sequence[str]) -> tuple[int, Ending] | None:
     return None
 
 
+def storage_in_name(name: str) -> str | None:
+    """The weight type that an ending of ``name`` tells, whatever model it is; None where it tells none."""
+    words = _words(_last_part(name))
+    while words:
+        taken = _ending(words)
+        if taken is None:
+            return None
+        if taken[1].weight_dtype is not None:
+            return taken[1].weight_dtype
+        words = words[: -taken[0]]
+    return None
+
+
 def _stored_as(shape: ModelShape, endings: Sequence[tuple[str, Ending]]) -> ModelShape:
     """``shape`` with the storage that the outermost ending names."""
     if not endings:
@@ -241,8 +254,9 @@ def _ridge_batch_on(shape: ModelShape, gpu: str) -> float | None:
     from .gpu_table import gpu_table
 
     row = gpu_table().typed(gpu)[0]
-    weight_only = shape.quantisation is None or shape.quantisation.weight_only
-    wanted = shape.activation_dtype if weight_only else shape.weight_dtype
+    kinds = {"weights": shape.weight_dtype, "activations": shape.activation_dtype}
+    stored = shape.quantisation
+    wanted = stored.arithmetic_at("", **kinds) if stored is not None else shape.activation_dtype
     peak = row.peaks.get(wanted) or row.peaks.get(shape.activation_dtype)
     return ridge_batch(shape, peak * 1e3 / row.bandwidth_gbps) if peak else None
 
