@@ -378,7 +378,9 @@ def _of_parts(groups: Sequence[LayerGroup]) -> dict[str, Any]:
         elif isinstance(part, Experts):
             values |= {"experts": part.count, "experts_per_token": part.per_token, "moe_intermediate": part.width}
             values |= {"shared_intermediate": part.shared, "shared_gate": part.shared_gate}
-    windows = [(group.layers, part.reach.window) for group in groups for part in group.parts if isinstance(part, Attention)]
+    windows = [
+        (group.layers, part.reach.window) for group in groups for part in group.parts if isinstance(part, Attention)
+    ]
     sliding = [layer for layers, window in windows if window for layer in layers]
     if sliding:
         values |= {"sliding_window": min(window for _, window in windows if window)}

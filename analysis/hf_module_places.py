@@ -35,7 +35,14 @@ _ATTENTION = {
         *("self_attn.q_proj", "self_attn.qkv_proj", "self_attn.W_pack", "self_attention.query_key_value"),
         *("attention.wqkv", "attn.c_attn", "mixer.q_proj", "mixer.qkv_proj"),
     ),
-    ("o",): ("self_attn.o_proj", "self_attn.out_proj", "self_attention.dense", "attention.wo", "attn.c_proj", "mixer.o_proj"),
+    ("o",): (
+        "self_attn.o_proj",
+        "self_attn.out_proj",
+        "self_attention.dense",
+        "attention.wo",
+        "attn.c_proj",
+        "mixer.o_proj",
+    ),
 }
 _LATENT = {
     ("q",): ("self_attn.q_proj",),
@@ -211,5 +218,5 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 
 def config_groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The groups of a compressed-tensors config."""
-    groups = config.get("configconfig_groups")
+    groups = config.get("config_groups")
     return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []

@@ -92,7 +92,9 @@ def read_quantisation(config: Mapping[str, Any], shape: ModelShape) -> Stored:
         notes = [*notes, f"left out of quantisation in some layers: {some} of them; counted at their mean"]
     if config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo"):
         notes = [*notes, "the checkpoint has scales for an 8-bit KV cache; pass --kv-dtype fp8 if the engine used them"]
-    return Stored(kind, replace(quantisation, method=method, excluded=excluded, partly=partly, by_place=others), tuple(notes))
+    return Stored(
+        kind, replace(quantisation, method=method, excluded=excluded, partly=partly, by_place=others), tuple(notes)
+    )
 
 
 _Read = tuple[str, Quantisation, list[str]]

@@ -18,13 +18,13 @@ from .layer_kinds import (
     Experts,
     LatentAttention,
     LayerGroup,
+    LinearMap,
     Mlp,
     Part,
     Reach,
     Recurrent,
     group_layers,
 )
-from .layer_kinds import LinearMap as LinearMap
 
 BYTES_PER_ELEMENT: Mapping[str, float] = {
     "fp64": 8.0,
@@ -40,7 +40,7 @@ BYTES_PER_ELEMENT: Mapping[str, float] = {
 
 # Engines keep these at 16 bit: tables, routers, and MLA's absorbed matrices, which they make of the dequantised kv_b.
 NEVER_QUANTISED = ("embedding", "lm_head", "router", "shared_gate", "absorb_q", "absorb_o")
-KIND_NEVER_QUANTISED = ("index_weights",)  # of other layer kinds: the weights of an indexer's heads
+KIND_NEVER_QUANTISED = ("index_weights", "o_a")  # of other layer kinds: an indexer's head weights, grouped outputs
 FULL_PRECISION = ("stream_mix",)  # fp32 in every checkpoint
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..ingest.errors import UsageError
+from .layer_kinds import LinearMap
 from .model_shape import (
     BYTES_PER_ELEMENT,
-    LinearMap,
     ModelShape,
     Quantisation,
     bytes_per_weight,
@@ -267,7 +267,11 @@ def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
 
         return shape_of(row["config"], file="models.toml", name=name)
     known = {field.name for field in fields(ModelShape)}
-    values = {key: value for key, value in row.items() if key not in ("aliases", "source", "sliding_period", "chunk_period", "note")}
+    values = {
+        key: value
+        for key, value in row.items()
+        if key not in ("aliases", "source", "sliding_period", "chunk_period", "note")
+    }
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"models.toml: {name}: unknown keys {', '.join(unknown)}")

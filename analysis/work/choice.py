@@ -231,7 +231,10 @@ def _fitting(phases: PhaseResult, name_facts: pl.DataFrame, models: Mapping[str,
     return tuple(
         model
         for model in models.values()
-        if not model.needs_layer_kinds and model.layers == phases.layers and bool(model.experts) == experts and model.is_mla == latent
+        if not model.needs_layer_kinds
+        and model.layers == phases.layers
+        and bool(model.experts) == experts
+        and model.is_mla == latent
     )
 
 

@@ -84,13 +84,13 @@ def seen(reach: Reach, batch: Batch) -> Seen:
     q, length = batch.queries, batch.lengths
     if reach.window:
         within = np.minimum(length, q + reach.window - 1)
-        return Seen(float(np.sum([windowed_pairs(a, b, reach.window) for a, b in zip(q, length)])), float(within.sum()))
+        return Seen(float(np.sum(windowed_pairs(q, length, reach.window))), float(within.sum()))
     if reach.chunk:
         pairs = _chunk_pairs(length, reach.chunk) - _chunk_pairs(length - q, reach.chunk)
         first = np.floor((length - q) / reach.chunk) * reach.chunk  # where the chunk of the first new token begins
         return Seen(float(pairs.sum()), float((length - first).sum()))
     if reach.selected:
-        chosen = np.array([float(windowed_pairs(a, b, reach.selected)) for a, b in zip(q, length)])
+        chosen = np.asarray(windowed_pairs(q, length, reach.selected))
         return Seen(float(chosen.sum()), float(np.minimum(length, chosen).sum()))
     return Seen(causal_pairs_of(batch), float(length.sum()))
 

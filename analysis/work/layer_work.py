@@ -299,9 +299,7 @@ def _feed_forward(model: ModelShape, part: Mlp | Experts, batch: Batch) -> Itera
         yield OperatorWork(f"{part.prefix}activation", work)
         return
     rows = batch.tokens * part.per_token_with_weights
-    yield OperatorWork(
-        "expert_activation", activation(rows, part.width, gated=part.gated, activation_bytes=width)
-    )
+    yield OperatorWork("expert_activation", activation(rows, part.width, gated=part.gated, activation_bytes=width))
     if part.shared:
         shared = activation(batch.tokens, part.shared, gated=part.gated, activation_bytes=width)
         yield OperatorWork("shared_activation", shared)
