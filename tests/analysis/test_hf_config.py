@@ -405,7 +405,9 @@ def test_an_unknown_architecture_is_read_as_a_llama_with_a_note():
 def test_every_architecture_row_is_read(kind):
     more = {
         **{"n_positions": 1024, "max_position_embeddings": 1024, "num_experts_per_tok": 1, "sliding_window": 128},
-        **({"num_experts": 4, "moe_intermediate_size": 512} if "kinds" in architectures()["architecture"][kind] else {}),
+        **(
+            {"num_experts": 4, "moe_intermediate_size": 512} if "kinds" in architectures()["architecture"][kind] else {}
+        ),
         **{"hybrid_override_pattern": "M-M*M-ME", "mamba_num_heads": 8, "mamba_head_dim": 64, "moe_topk": 1},
         **MLA,
         **{"linear_attn_config": {"num_heads": 8, "head_dim": 64, "full_attn_layers": [4, 8]}, "num_layers": 8},
