@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from .layer_kinds import (
     Attention,
@@ -28,9 +28,11 @@ from .model_shape import NEVER_QUANTISED, ModelShape, layer_groups
 
 MOSTLY = 0.5  # a place counts as left out (its arithmetic, too) where more than this share of its layers is
 
+_Table: TypeAlias = "dict[tuple[str, ...], tuple[str, ...]]"  # places -> names of their modules
+
 _IGNORED = ("modules_to_not_convert", "ignored_layers", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules")
 # Module names of each place, behind ``model.layers.N.``; one excluded name excludes the place.
-_ATTENTION = {
+_ATTENTION: _Table = {
     ("qkv", "q", "k", "v", "kv"): (
         *("self_attn.q_proj", "self_attn.qkv_proj", "self_attn.W_pack", "self_attention.query_key_value"),
         *("attention.wqkv", "attn.c_attn", "mixer.q_proj", "mixer.qkv_proj"),
@@ -44,7 +46,7 @@ _ATTENTION = {
         "mixer.o_proj",
     ),
 }
-_LATENT = {
+_LATENT: _Table = {
     ("q",): ("self_attn.q_proj",),
     ("o",): ("self_attn.o_proj",),
     ("q_a", "qkv_a"): ("self_attn.q_a_proj", "self_attn.fused_qkv_a_proj_with_mqa"),
@@ -52,14 +54,14 @@ _LATENT = {
     ("q_b",): ("self_attn.q_b_proj",),
     ("kv_b",): ("self_attn.kv_b_proj",),
 }
-_DENSE = {
+_DENSE: _Table = {
     ("gate_up", "gate", "up"): (
         *("mlp.gate_proj", "mlp.up_proj", "mlp.gate_up_proj", "feed_forward.w1", "mlp.fc1", "mixer.up_proj"),
         "shared_mlp.input_linear",
     ),
     ("down",): ("mlp.down_proj", "feed_forward.w2", "mlp.fc2", "mixer.down_proj", "shared_mlp.output_linear"),
 }
-_EXPERTS = {
+_EXPERTS: _Table = {
     ("expert_gate_up",): (
         *("mlp.experts.0.gate_proj", "mlp.experts.gate_up_proj", "block_sparse_moe.experts.0.w1"),
         *("feed_forward.experts.gate_up_proj", "mlp.experts", "ffn.experts.0.w1", "mixer.experts.0.up_proj"),
@@ -77,11 +79,11 @@ _EXPERTS = {
         *("ffn.shared_experts.w2", "mixer.shared_experts.down_proj"),
     ),
 }
-_INDEXER = {
+_INDEXER: _Table = {
     ("index_q",): ("self_attn.indexer.wq_b", "self_attn.indexer.q_b_proj", "attn.indexer.wq_b"),
     ("index_k",): ("self_attn.indexer.wk", "attn.indexer.compressor.wkv"),
 }
-_COMPRESSED = {
+_COMPRESSED: _Table = {
     ("q_a",): ("attn.wq_a", "self_attn.q_a_proj"),
     ("q_b",): ("attn.wq_b", "self_attn.q_b_proj"),
     ("kv",): ("attn.wkv", "self_attn.kv_proj"),
@@ -89,34 +91,37 @@ _COMPRESSED = {
     ("o_b",): ("attn.wo_b", "self_attn.o_b_proj"),
     ("compress",): ("attn.compressor.wkv", "attn.compressor.wgate", "self_attn.compressor.kv_proj"),
 }
-_MAMBA = {
+_MAMBA: _Table = {
     ("mamba_in",): ("mixer.in_proj", "mamba.in_proj"),
     ("mamba_x",): ("mixer.x_proj", "mamba.x_proj"),
     ("mamba_dt",): ("mixer.dt_proj", "mamba.dt_proj"),
     ("mamba_out",): ("mixer.out_proj", "mamba.out_proj"),
 }
-_LINEAR = {
-    ("linear_in",): (
-        *("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
-        *("self_attn.q_proj", "self_attn.qkv_proj"),
-    ),
-    ("linear_gates",): ("linear_attn.in_proj_ba", "linear_attn.in_proj_b", "self_attn.b_proj"),
+_DELTA: _Table = {
+    ("linear_in",): ("linear_attn.in_proj_qkvz", "linear_attn.in_proj_qkv", "linear_attn.in_proj_z"),
+    ("linear_gates",): ("linear_attn.in_proj_ba", "linear_attn.in_proj_b"),
+    ("linear_out",): ("linear_attn.out_proj",),
+}
+_LINEAR: _Table = {
+    ("linear_in",): ("self_attn.q_proj", "self_attn.qkv_proj"),
+    ("linear_gates",): ("self_attn.b_proj",),
     ("linear_gate_a",): ("self_attn.f_a_proj", "self_attn.g_a_proj"),
     ("linear_gate_b",): ("self_attn.f_b_proj", "self_attn.g_b_proj"),
     ("linear_gate",): ("self_attn.output_gate", "self_attn.g_proj"),
-    ("linear_out",): ("linear_attn.out_proj", "self_attn.o_proj", "self_attn.out_proj"),
+    ("linear_out",): ("self_attn.o_proj", "self_attn.out_proj"),
 }
-_CONVOLUTION = {("conv_in",): ("conv.in_proj",), ("conv_out",): ("conv.out_proj",)}
-_LATENT_EXPERTS = {
+_CONVOLUTION: _Table = {("conv_in",): ("conv.in_proj",), ("conv_out",): ("conv.out_proj",)}
+_LATENT_EXPERTS: _Table = {
     ("latent_in",): ("mixer.fc1_latent_proj", "mlp.fc1_latent_proj"),
     ("latent_out",): ("mixer.fc2_latent_proj", "mlp.fc2_latent_proj"),
 }
-_TABLES: Mapping[type, Mapping[tuple[str, ...], tuple[str, ...]]] = {
+_TABLES: Mapping[type, _Table] = {
     Attention: _ATTENTION,
     LatentAttention: _LATENT | _INDEXER,
     CompressedAttention: _COMPRESSED | _INDEXER,
     **dict.fromkeys((Mamba1, Mamba2), _MAMBA),
-    **dict.fromkeys((GatedDelta, KimiDelta, Lightning), _LINEAR),
+    GatedDelta: _DELTA,
+    **dict.fromkeys((KimiDelta, Lightning), _LINEAR),
     ShortConv: _CONVOLUTION,
     Mlp: _DENSE,
     Experts: _EXPERTS | _LATENT_EXPERTS,

@@ -201,8 +201,10 @@ def kimi_linear(keys: Keys) -> list[Made]:
     routed = experts_of(keys, router_bias=True, latent=keys.number("routed_expert_hidden_size", default=0))
     dense = dense_layers(keys, layers)
 
+    mixers: dict[str, Part] = {"full_attention": latent, "linear_attention": delta}
+
     def mixer(kind: str) -> Part:
-        return {"full_attention": latent, "linear_attention": delta}.get(kind, UnknownPart(kind))
+        return mixers.get(kind, UnknownPart(kind))
 
     return [((mixer(kind), mlp(keys) if layer in dense else routed), 2) for layer, kind in enumerate(kinds[:layers])]
 
