@@ -25,7 +25,7 @@ from .hf_recurrent_layers import (
     olmo_hybrid,
     qwen_delta,
 )
-from .hf_sparse_layers import deepseek_v4, gemma4, longcat, mimo_v2, minimax_m3, step3
+from .hf_sparse_layers import deepseek_v4, gemma3n, gemma4, longcat, mimo_v2, minimax_m3, step3
 from .layer_kinds import Indexer, LatentAttention, LayerGroup, UnknownPart, group_layers
 
 __all__ = ["BUILDERS", "ORDINARY_KINDS", "group_layers", "layer_types", "with_indexer", "with_unknown"]
@@ -35,7 +35,7 @@ BUILDERS: Mapping[str, Callable[[Keys], list[Made]]] = {
     for each in (
         *(nemotron_h, granite_hybrid, bamba, falcon_h1, jamba, mamba_alone, mamba2_alone),
         *(qwen_delta, olmo_hybrid, kimi_linear, minimax_lightning, lfm2),
-        *(deepseek_v4, gemma4, mimo_v2, step3, minimax_m3, longcat),
+        *(deepseek_v4, gemma3n, gemma4, mimo_v2, step3, minimax_m3, longcat),
     )
 }
 

@@ -92,6 +92,25 @@ def gemma4(keys: Keys) -> list[Made]:
     return [made(layer, kind) for layer, kind in enumerate(kinds[:layers])]
 
 
+def gemma3n(keys: Keys) -> list[Made]:
+    """Gemma-3n: windows, the last layers with the cache of earlier ones; its four residual streams and the inputs of
+    each layer are of no kind that is counted."""
+    layers, width = keys.whole("layers"), keys.config.get("intermediate_size")
+    kinds = layer_types(keys) or ["full_attention" if not (at + 1) % 5 else "sliding_attention" for at in range(layers)]
+    full = attention(keys, qk_norm="head")
+    window = replace(full, reach=Reach(window=keys.whole("sliding_window", 512)))
+    borrowed = layers - keys.number("num_kv_shared_layers", default=15)
+    widths = width if isinstance(width, list) else [keys.number("intermediate_size")] * layers
+    rest = UnknownPart("AltUp streams and per-layer inputs")
+
+    def made(layer: int, kind: str) -> Made:
+        known = {"sliding_attention": window, "full_attention": full}.get(kind)
+        mixer: Part = replace(known, borrows_cache=layer >= borrowed) if known else UnknownPart(kind)
+        return (mixer, Mlp(int(widths[min(layer, len(widths) - 1)])), rest), 4
+
+    return [made(layer, kind) for layer, kind in enumerate(kinds[:layers])]
+
+
 def mimo_v2(keys: Keys) -> list[Made]:
     """MiMo-V2-Flash: five layers of a window to one of full attention, each with its own heads; sinks on windows."""
     layers, pattern = keys.whole("layers"), listed(keys, "hybrid_layer_pattern")
