@@ -149,6 +149,8 @@ def excluded_places(
 def shares_of_places(patterns: Iterable[str], shape: ModelShape) -> dict[str, float]:
     """The share of each place's layers in which a module of it is named by one of ``patterns``."""
     matcher = _Matcher(tuple(patterns))
+    if matcher.is_empty:
+        return {}
     matched: dict[str, int] = {}
     layers: dict[str, int] = {}
     for group in layer_groups(shape):
@@ -187,6 +189,11 @@ class _Matcher:
         self.globs = [re.compile(fnmatch.translate(each)) for each in patterns if _is_glob(each)]
         self.globs += [re.compile(fnmatch.translate(each + ".*")) for each in patterns if _is_glob(each)]
         self.regexes = [found for each in patterns if each.startswith("re:") and (found := _compiled(each[3:]))]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing can match."""
+        return not (self.exact or self.globs or self.regexes)
 
     def any_of(self, modules: Sequence[str], layer: int) -> bool:
         return any(self._matches(f"{layer}.{module}") for module in modules)

@@ -158,8 +158,12 @@ class LayerGroup:
 def group_layers(layers: list[tuple[tuple[Part, ...], int]]) -> tuple[LayerGroup, ...]:
     """Groups of (parts, norms) per layer, in the order in which they first occur."""
     found: dict[tuple[tuple[Part, ...], int], list[int]] = {}
-    for layer, made in enumerate(layers):
-        found.setdefault(made, []).append(layer)
+    same: dict[tuple[int, ...], list[int]] = {}  # by the parts' identity, which spares comparing them field by field
+    for layer, (parts, norms) in enumerate(layers):
+        identity = (norms, *map(id, parts))
+        if identity not in same:
+            same[identity] = found.setdefault((parts, norms), [])
+        same[identity].append(layer)
     return tuple(LayerGroup(tuple(numbers), parts, norms) for (parts, norms), numbers in found.items())
 
 
