@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -157,7 +158,7 @@ def shares_of_places(patterns: Iterable[str], shape: ModelShape) -> dict[str, fl
         parts = {type(part): part for part in group.parts}
         for part in parts.values():
             for places, modules in _TABLES.get(type(part), {}).items():
-                number = sum(matcher.any_of(modules, layer) for layer in group.layers)
+                number = matcher.layers_with(modules, group.layers)
                 for place in places:
                     matched[place] = matched.get(place, 0) + number
                     layers[place] = layers.get(place, 0) + len(group.layers)
@@ -184,11 +185,23 @@ class _Matcher:
     """Entries of an ignore list against module names."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        self.numbered = any(re.search(r"[0-9\[]", each) for each in patterns)
         self.exact = {_without_prefix(each) for each in patterns if not each.startswith("re:") and not _is_glob(each)}
         self.parts = {each for each in self.exact if not re.match(r"\d+\.", each)}
         self.globs = [re.compile(fnmatch.translate(each)) for each in patterns if _is_glob(each)]
         self.globs += [re.compile(fnmatch.translate(each + ".*")) for each in patterns if _is_glob(each)]
         self.regexes = [found for each in patterns if each.startswith("re:") and (found := _compiled(each[3:]))]
+
+    def layers_with(self, modules: Sequence[str], layers: Sequence[int]) -> int:
+        """How many of ``layers`` have one of ``modules`` that matches.
+
+        Entries without a digit can tell layers apart by the length of their number at most.
+        """
+        if self.numbered:
+            return sum(self.any_of(modules, layer) for layer in layers)
+        by_length = Counter(len(str(layer)) for layer in layers)
+        shown = {len(str(layer)): layer for layer in layers}
+        return sum(count for length, count in by_length.items() if self.any_of(modules, shown[length]))
 
     @property
     def is_empty(self) -> bool:

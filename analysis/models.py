@@ -69,13 +69,23 @@ class Ending:
 @cache
 def known_models() -> Mapping[str, ModelShape]:
     """The models of ``models.toml`` by their canonical name."""
-    return {name: _from_row(name, row) for name, row in _table("models.toml").items()}
+    return {name: _known_model(name) for name in _rows()}
+
+
+@cache
+def _known_model(name: str) -> ModelShape:
+    return _from_row(name, _rows()[name])
+
+
+@cache
+def _rows() -> Mapping[str, Any]:
+    return _table("models.toml")
 
 
 @cache
 def model_names() -> Mapping[str, str]:
     """Every spelling people type, folded, to the canonical name; without decimal points too where that is unique."""
-    rows = _table("models.toml").items()
+    rows = _rows().items()
     exact = {fold_name(alias): name for name, row in rows for alias in (name, *row.get("aliases", ()))}
     pointless: dict[str, set[str]] = {}
     for folded, name in exact.items():
@@ -128,7 +138,7 @@ def find_model(name: str) -> ModelShape | None:
         joined = fold_name("-".join(words))
         canonical = names.get(joined) or names.get(joined.removeprefix("meta"))
         if canonical is not None:
-            return _stored_as(known_models()[canonical], stored)
+            return _stored_as(_known_model(canonical), stored)
         taken = _ending(words)
         if taken is None:
             return None
@@ -233,7 +243,7 @@ def list_models() -> list[dict[str, Any]]:
     (those that differ in more than case and punctuation), and ``ridge_batch_a100`` / ``ridge_batch_h100``: tokens a step at which weight GEMMs turn compute-bound on
     an A100 SXM 80 GB / H100 SXM.
     """
-    table = _table("models.toml")
+    table = _rows()
     return [
         {
             "name": name,
@@ -277,9 +287,8 @@ def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
         raise ValueError(f"models.toml: {name}: unknown keys {', '.join(unknown)}")
     quantisation = values.pop("quantisation", None)
     if quantisation is not None:
-        if "excluded" in quantisation:
-            quantisation["excluded"] = tuple(quantisation["excluded"])
-        values["quantisation"] = Quantisation(**quantisation)
+        places = {"excluded": tuple(quantisation["excluded"])} if "excluded" in quantisation else {}
+        values["quantisation"] = Quantisation(**{**quantisation, **places})
     if "sliding_period" in row:
         values["sliding_layers"] = sliding_by_period(row["layers"], row["sliding_period"])
     if "chunk_period" in row:
