@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from ..ingest.errors import UsageError
-from .hf_layer_kinds import BUILDERS, ORDINARY_KINDS, group_layers, layer_types, with_indexer, with_unknown
+from .hf_layer_kinds import (
+    BUILDERS,
+    ORDINARY_KINDS,
+    STRANGE_KEYS,
+    fields_of_parts,
+    group_layers,
+    layer_types,
+    with_indexer,
+    with_unknown,
+)
 from .hf_quantisation import Stored, read_quantisation
-from .layer_kinds import Attention, Experts, LatentAttention, LayerGroup, Mlp, Part, unknown_kinds
+from .layer_kinds import LayerGroup, unknown_kinds
 from .model_shape import ModelShape, Quantisation, layer_groups
 from .models import find_model, sliding_by_period, storage_in_name
 
@@ -142,7 +151,7 @@ class _Reader:
         if row is None:
             said = f"architecture {kind!r} is not known" if kind else "no model_type in the config"
             notes.append(f"{said}: read as a Llama-like decoder")
-            row = known["architecture"]["llama"]
+            row = {**known["architecture"]["llama"], "unknown": True}
         absent = {**row.get("absent", {}), **(row.get("absent_nested", {}) if nested else {})}
         if "about" in row:
             notes.append(row["about"])
@@ -205,7 +214,7 @@ class _Reader:
         tied = bool(self.config.get("tie_word_embeddings", self.config.get("tie_embedding", False)))
         values: dict[str, Any] = {"hidden": hidden, "layers": len(made), "vocab": self.whole("vocab"), "groups": groups}
         self._say_unknown(groups)
-        return ModelShape(name=name, tied_embeddings=tied, **{**values, **_of_parts(groups)})
+        return ModelShape(name=name, tied_embeddings=tied, **{**values, **fields_of_parts(groups)})
 
     def _say_unknown(self, groups: Sequence[LayerGroup]) -> None:
         for kind, layers in unknown_kinds(tuple(groups)).items():
@@ -222,7 +231,11 @@ class _Reader:
             groups = with_indexer(self, layer_groups(shape), shape.layers)
         elif strange and len(kinds) == shape.layers:
             groups = with_unknown(layer_groups(shape), kinds, strange)
-            self._say_unknown(groups)
+        elif self.row.get("unknown"):  # no list of layers, but numbers that no attention decoder has
+            keys = sorted(key for key in self.config if key.startswith(STRANGE_KEYS))
+            kind = f"layers with {keys[0]}" if keys else ""
+            groups = with_unknown(layer_groups(shape), [kind] * shape.layers, [kind]) if keys else ()
+        self._say_unknown(groups)
         return _replaced(shape, {"groups": groups}) if groups else shape
 
     def _ordinary(self, name: str) -> ModelShape:
@@ -360,32 +373,6 @@ class _Reader:
             if read.quantisation is not None:
                 values |= {"weight_dtype": read.weight_dtype, "quantisation": read.quantisation}
         return _replaced(shape, {**values, "notes": tuple(self.notes)})
-
-
-def _of_parts(groups: Sequence[LayerGroup]) -> dict[str, Any]:
-    """What a ModelShape's single fields say of layers of several kinds: the first part of each sort."""
-    parts: list[Part] = [part for group in groups for part in group.parts]
-    values: dict[str, Any] = {"heads": 0, "kv_heads": 0, "head_dim": 0, "intermediate": 0}
-    for part in reversed(parts):
-        if isinstance(part, Attention):
-            values |= {"heads": part.heads, "kv_heads": part.kv_heads, "head_dim": part.head_dim}
-        elif isinstance(part, LatentAttention):
-            values |= {"heads": part.heads, "kv_heads": part.heads, "head_dim": part.nope + part.rope}
-            values |= {"q_lora_rank": part.q_lora_rank, "kv_lora_rank": part.kv_lora_rank}
-            values |= {"qk_nope_head_dim": part.nope, "qk_rope_head_dim": part.rope, "v_head_dim": part.value}
-        elif isinstance(part, Mlp):
-            values |= {"intermediate": part.width, "gated_mlp": part.gated}
-        elif isinstance(part, Experts):
-            values |= {"experts": part.count, "experts_per_token": part.per_token, "moe_intermediate": part.width}
-            values |= {"shared_intermediate": part.shared, "shared_gate": part.shared_gate}
-    windows = [
-        (group.layers, part.reach.window) for group in groups for part in group.parts if isinstance(part, Attention)
-    ]
-    sliding = [layer for layers, window in windows if window for layer in layers]
-    if sliding:
-        values |= {"sliding_window": min(window for _, window in windows if window)}
-        values |= {"sliding_layers": tuple(sorted(sliding))}
-    return values
 
 
 def _replaced(shape: ModelShape, values: Mapping[str, Any]) -> ModelShape:

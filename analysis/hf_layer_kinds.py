@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from .hf_layer_keys import ORDINARY_KINDS, Keys, Made, layer_types
 from .hf_recurrent_layers import (
@@ -26,9 +27,30 @@ from .hf_recurrent_layers import (
     qwen_delta,
 )
 from .hf_sparse_layers import deepseek_v4, gemma3n, gemma4, longcat, mimo_v2, minimax_m3, step3
-from .layer_kinds import Indexer, LatentAttention, LayerGroup, UnknownPart, group_layers
+from .layer_kinds import Attention, Experts, Indexer, LatentAttention, LayerGroup, Mlp, UnknownPart, group_layers
 
-__all__ = ["BUILDERS", "ORDINARY_KINDS", "group_layers", "layer_types", "with_indexer", "with_unknown"]
+__all__ = [
+    "BUILDERS",
+    "ORDINARY_KINDS",
+    "STRANGE_KEYS",
+    "fields_of_parts",
+    "group_layers",
+    "layer_types",
+    "with_indexer",
+    "with_unknown",
+]
+
+# Keys that only configs with layers of other kinds have: of an unknown architecture, what its mixers are is not known.
+STRANGE_KEYS = (
+    "mamba_",
+    "ssm_",
+    "linear_num_",
+    "linear_attn_",
+    "compress_ratios",
+    "index_topk",
+    "conv_L_cache",
+    "hybrid_",
+)
 
 BUILDERS: Mapping[str, Callable[[Keys], list[Made]]] = {
     each.__name__: each
@@ -81,3 +103,29 @@ def with_unknown(groups: Sequence[LayerGroup], kinds: Sequence[str], strange: Se
         parts = (UnknownPart(kind), *group.parts[1:]) if kind in strange else group.parts
         made.append((parts, group.norms))
     return group_layers(made)
+
+
+def fields_of_parts(groups: Sequence[LayerGroup]) -> dict[str, Any]:
+    """What a ModelShape's single fields say of layers of several kinds: the first part of each sort."""
+    parts = [part for group in groups for part in group.parts]
+    values: dict[str, Any] = {"heads": 0, "kv_heads": 0, "head_dim": 0, "intermediate": 0}
+    for part in reversed(parts):
+        if isinstance(part, Attention):
+            values |= {"heads": part.heads, "kv_heads": part.kv_heads, "head_dim": part.head_dim}
+        elif isinstance(part, LatentAttention):
+            values |= {"heads": part.heads, "kv_heads": part.heads, "head_dim": part.nope + part.rope}
+            values |= {"q_lora_rank": part.q_lora_rank, "kv_lora_rank": part.kv_lora_rank}
+            values |= {"qk_nope_head_dim": part.nope, "qk_rope_head_dim": part.rope, "v_head_dim": part.value}
+        elif isinstance(part, Mlp):
+            values |= {"intermediate": part.width, "gated_mlp": part.gated}
+        elif isinstance(part, Experts):
+            values |= {"experts": part.count, "experts_per_token": part.per_token, "moe_intermediate": part.width}
+            values |= {"shared_intermediate": part.shared, "shared_gate": part.shared_gate}
+    windows = [
+        (group.layers, part.reach.window) for group in groups for part in group.parts if isinstance(part, Attention)
+    ]
+    sliding = [layer for layers, window in windows if window for layer in layers]
+    if sliding:
+        values |= {"sliding_window": min(window for _, window in windows if window)}
+        values |= {"sliding_layers": tuple(sorted(sliding))}
+    return values

@@ -269,3 +269,12 @@ def test_lists_of_dense_layers():
 def test_longcat_has_two_of_each_and_one_set_of_experts():
     (group,) = known_models()["LongCat-Flash"].groups
     assert [type(part) for part in group.parts] == [LatentAttention, Mlp, LatentAttention, Mlp, Experts]
+
+
+def test_an_unknown_architecture_with_keys_of_other_kinds_is_not_read_as_attention():
+    """No list tells which layers are what: MLPs and tables are counted, the mixers are not, and that is said."""
+    plain = shape_of({"model_type": "brand_new", **COMMON, "num_hidden_layers": 4})
+    shape = shape_of({"model_type": "brand_new", **COMMON, "num_hidden_layers": 4, "mamba_d_state": 128})
+    assert (plain.groups, layers_with(shape, UnknownPart)) == ((), [0, 1, 2, 3])
+    assert any("mamba_d_state" in note and "not counted" in note for note in shape.notes)
+    assert parameters_total(plain) - parameters_total(shape) == 4 * (1024 * 1536 + 1024 * 1024)
