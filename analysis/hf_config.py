@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..ingest.errors import UsageError
+from .hf_layer_keys import laid_open, text_model
 from .hf_layer_kinds import (
     BUILDERS,
     ORDINARY_KINDS,
@@ -33,7 +34,6 @@ from .layer_kinds import LayerGroup, unknown_kinds
 from .model_shape import ModelShape, Quantisation, layer_groups
 from .models import find_model, sliding_by_period, storage_in_name
 
-TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
 BESIDE = {  # older files that hold what quantization_config lacks
     "hf_quant_config.json": "modelopt",
     "quantize_config.json": "gptq",
@@ -133,7 +133,7 @@ class _Reader:
         if "base_model_name_or_path" in config and "peft_type" in config:
             raise UsageError(f"--model {file} describes a LoRA adapter: give the base model's config.json.")
         notes: list[str] = []
-        text, nested = _text_model(config)
+        text, nested = text_model(config)
         if nested:
             notes.append("the language model alone: encoders for images and sound are not counted")
         known = architectures()
@@ -156,7 +156,7 @@ class _Reader:
         if "about" in row:
             notes.append(row["about"])
         given = {key: value for key, value in text.items() if value is not None}
-        return cls(file, {**absent, **_flat(given)}, row, notes)
+        return cls(file, {**absent, **laid_open(given)}, row, notes)
 
     # -- single keys ---------------------------------------------------------------------------------------------------
 
@@ -378,27 +378,6 @@ class _Reader:
 def _replaced(shape: ModelShape, values: Mapping[str, Any]) -> ModelShape:
     own = {each.name: getattr(shape, each.name) for each in fields(ModelShape)}
     return ModelShape(**{**own, **values})
-
-
-def _text_model(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The part of a config that describes the language model, and whether it is nested."""
-    for key in TEXT_MODELS:
-        inner = config.get(key)
-        if isinstance(inner, dict) and inner:
-            text, _ = _text_model(inner)
-            shared = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
-            return {**{k: config[k] for k in shared if config.get(k) is not None}, **text}, True
-    return dict(config), False
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with the inner tables that some architectures keep their numbers in laid open."""
-    opened = dict(config)
-    for key in ("attn_config", "ffn_config", "moe"):
-        inner: Any = config.get(key)
-        if isinstance(inner, Mapping):
-            opened |= {k: v for k, v in inner.items() if k not in opened}
-    return opened
 
 
 def _word(value: object) -> str:

@@ -12,6 +12,9 @@ Made: TypeAlias = "tuple[tuple[Part, ...], int]"  # parts of a layer, and its no
 ORDINARY_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "attention", "global_attention")
 
 
+TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
+
+
 class Keys(Protocol):
     """A config's keys, as the reader gives them."""
 
@@ -102,3 +105,24 @@ def mixer_of(keys: Keys, kind: str, linear: Part, names: Sequence[str], **more: 
     if kind in names:
         return linear
     return attention(keys, **more) if kind in ORDINARY_KINDS else UnknownPart(kind)
+
+
+def text_model(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+    """The part of a config that describes the language model, and whether it is nested."""
+    for key in TEXT_MODELS:
+        inner = config.get(key)
+        if isinstance(inner, dict) and inner:
+            text, _ = text_model(inner)
+            shared = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
+            return {**{k: config[k] for k in shared if config.get(k) is not None}, **text}, True
+    return dict(config), False
+
+
+def laid_open(config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` with the inner tables that some architectures keep their numbers in laid open."""
+    opened = dict(config)
+    for key in ("attn_config", "ffn_config", "moe"):
+        inner: Any = config.get(key)
+        if isinstance(inner, Mapping):
+            opened |= {k: v for k, v in inner.items() if k not in opened}
+    return opened
