@@ -7,9 +7,10 @@ import json
 import pytest
 
 from trace_analyze.analysis.hf_config import shape_of
-from trace_analyze.analysis.model_shape import bytes_per_weight
+from trace_analyze.analysis.model_shape import bytes_per_weight, parameters_total
 from trace_analyze.analysis.models import find_model, known_models, load_model
 from trace_analyze.analysis.weight_places import bytes_read_per_step, stored_bytes, weights_by_place
+from trace_analyze.analysis.work.name_columns import ggml_storage
 
 DENSE = {
     "model_type": "qwen3", "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -80,8 +81,6 @@ def test_arithmetic_of_each_place():
 def test_places_add_up_to_the_model():
     for name in ("Llama-3.1-8B", "Llama-3.2-1B", "gpt-oss-20b", "DeepSeek-V4-Flash", "Nemotron-3-Super-120B-A12B"):
         shape = known_models()[name]
-        from trace_analyze.analysis.model_shape import parameters_total
-
         assert sum(each.parameters for each in weights_by_place(shape).values()) == parameters_total(shape)
 
 
@@ -128,6 +127,12 @@ def test_bits_and_arithmetic(stored, bits_of_down, arithmetic):
     down = weights_by_place(shape_of({**DENSE, "quantization_config": stored}))["down"]
     assert round(down.bits, 3) == bits_of_down
     assert down.arithmetic == arithmetic
+
+
+@pytest.mark.parametrize(("number", "bits_of_it"), [(39, 4.25), (40, 4.5), (12, 4.5), (8, 8.5)])
+def test_bits_of_four_bit_blocks_of_llama_cpp(number, bits_of_it):
+    """MXFP4 17 bytes for 32, NVFP4 36 for 64, Q4_K 144 for 256, Q8_0 34 for 32."""
+    assert 8 * ggml_storage()[number] == bits_of_it
 
 
 # -- several storages in one checkpoint --------------------------------------------------------------------------------
