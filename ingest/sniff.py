@@ -11,7 +11,7 @@ import gzip
 import zlib
 from pathlib import Path
 
-from .errors import NotACaptureError
+from ..analysis.records.errors import NotACaptureError
 
 HEAD_BYTES = 65536
 SQLITE_MAGIC = b"SQLite format 3\x00"

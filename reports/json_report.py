@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import polars as pl
 
-from .. import __version__
-from ..analysis.plain_data import clean
-from ..analysis.result import SCHEMA_VERSION, Analysis
+from ..analysis.records.analysis import SCHEMA_VERSION, Analysis
+from ..analysis.records.plain_values import clean
+from ..analysis.records.version import __version__
 
 IDLE_ROWS = 100  # the longest; all idle time is in devices[].idle_ns_by_cause
 

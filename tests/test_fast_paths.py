@@ -78,7 +78,7 @@ def test_tables_pair_runs_of_one_repetition(benchmark_module):
 
 def test_every_odd_capture_is_analysed(benchmark_module, tmp_path):
     """Small ones here, against mistakes; whether any grows faster than it should is for ``benchmarks/odd.py`` to say."""
-    from trace_analyze.analysis import analyze
+    from trace_analyze.analysis.api import analyze
     from trace_analyze.reports.outputs import render
 
     for name, case in benchmark_module("odd_captures").CASES.items():

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..result import Finding
-from .verdict import expected_ranks
-from .words import count, percent
-
-if TYPE_CHECKING:
-    from .findings import Evidence
+from ..records.advice import Finding
+from ..summary.trust_verdict import expected_ranks
+from .evidence import Evidence
+from .number_words import count, percent
 
 LOW_CLOCK = 0.90  # of the clock the peak FLOP/s stand for
 
@@ -53,7 +49,7 @@ def clocks_low(evidence: Evidence) -> Finding | None:
     """The SM clock measured while the GPU worked is well under the one its peak stands for."""
     clocks = (evidence.found.work_trust or {}).get("clocks")
     measured = clocks.get("sm_clock_mhz") if isinstance(clocks, dict) else None
-    spec = next((c.spec_clock_mhz for c in evidence.found.ceilings if getattr(c, "spec_clock_mhz", None)), None)
+    spec = next((c.spec_clock_mhz for c in evidence.found.ceilings if c.spec_clock_mhz), None)
     if not measured or not spec or measured >= LOW_CLOCK * spec:
         return None
     share = 100 * measured / spec

@@ -7,45 +7,16 @@ Serving findings are ranked by the milliseconds they could recover; capture find
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..result import Finding
+from ..records.advice import Finding
+from ..summary.summary_input import SummaryInput
 from ..time.collectives import CollectiveResult
 from . import capture_rules, prefill_rules, serving_rules
-
-if TYPE_CHECKING:
-    from ..summary import SummaryInput
+from .evidence import Evidence
 
 MOST = 5
 MOST_CAPTURE = 2
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the rules may look at."""
-
-    found: SummaryInput
-    collectives: CollectiveResult
-    host: Mapping[str, Any]
-    what_if: Mapping[str, Any]
-
-    @property
-    def busy_ms(self) -> float:
-        """Busy time, mean over the devices."""
-        devices = self.found.time.devices
-        return sum(d.busy_ns for d in devices) / max(len(devices), 1) / 1e6
-
-    @property
-    def device_count(self) -> int:
-        """Devices with kernels."""
-        return max(len(self.found.time.devices), 1)
-
-    @property
-    def decode_ms(self) -> float:
-        """Busy time of decode steps, mean over the devices."""
-        devices = self.found.time.devices
-        return sum(d.phase_ns.get("decode", 0) for d in devices) / self.device_count / 1e6
 
 
 Rule = Callable[[Evidence], Finding | None]

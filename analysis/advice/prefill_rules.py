@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 
-from ..result import Finding
-from ..stretches import stretches
-from ..time.idle import LAUNCH_BOUND, IdleIntervals
-from .words import duration, percent
-
-if TYPE_CHECKING:
-    from .findings import Evidence
+from ..numeric.row_chunks import stretches
+from ..records.advice import Finding
+from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
+from .evidence import Evidence
+from .number_words import duration, percent
 
 HOST_PCT = 10.0  # of the span of the steps with prefill work
 SMALLEST_SHARE_PCT = 1.0  # of the window

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from ..result import Finding
-from .ridge import ridge_batch
-from .words import count, duration, percent, significant
-
-if TYPE_CHECKING:
-    from .findings import Evidence
+from ..records.advice import Finding
+from .evidence import Evidence
+from .number_words import count, duration, percent, significant
+from .ridge_batch import ridge_batch
 
 STALL_WINDOW_PCT = 0.5  # of the window
 SMALL_BATCH = 0.25  # of the ridge batch

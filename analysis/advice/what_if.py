@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..time.baseline import baselines
+from ..summary.summary_input import SummaryInput
+from ..time.decode_baseline import baselines
 from ..time.group_steps import GroupSteps, split_groups
-from .ridge import mean_bandwidth_gbps, ridge_batch
+from .ridge_batch import mean_bandwidth_gbps, ridge_batch
 from .step_model import FEATURES, Floats, StepFacts, StepModel, fit_step_model
-
-if TYPE_CHECKING:
-    from ..summary import SummaryInput
 
 CHUNKS = (256, 512, 1024, 2048, 4096, 8192, 16384)
 LARGEST_CHUNK, CHUNK_STEP = 16384, 16

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import polars as pl
 
-from ..result import OP_CLASSES
-from .ridge import BYTES_PER_WEIGHT, ridge_batch
-from .words import duration, percent, significant
-
-if TYPE_CHECKING:
-    from ..summary import SummaryInput
+from ..records.tables import OP_CLASSES
+from ..summary.summary_input import SummaryInput
+from .number_words import duration, percent, significant
+from .ridge_batch import BYTES_PER_WEIGHT, ridge_batch
 
 HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
 LATENCY_BUSY_PCT = 70.0  # a decode gap that is busy less than this waits for something else than the GPU

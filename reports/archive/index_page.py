@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ... import __version__
-from ..format import AT_LEAST, is_known, number, plural
+from ...analysis.records.version import __version__
+from ..number_text import AT_LEAST, is_known, number, plural
 from ..pages import render_page
-from .row import ANALYSED
+from .archive_row import ANALYSED
 
 METRICS = {
     "decode_step_p50_ms": "decode step p50, ms",

@@ -12,8 +12,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trace_analyze.analysis import result as r
-from trace_analyze.ingest import trace as t
+from trace_analyze.analysis.records import tables
+from trace_analyze.analysis.records import trace as t
+from trace_analyze.analysis.records.advice import Finding
+from trace_analyze.analysis.records.analysis import Analysis
+from trace_analyze.analysis.records.options import Options
 
 MS = 1_000_000
 LAYER = (  # op class, short name, place, us in decode, us per 1,000 prefill tokens, library
@@ -78,7 +81,7 @@ def kernel_plan(tokens, held):
     return plan
 
 
-def serving_run() -> r.Analysis:
+def serving_run() -> Analysis:
     """Two A100s, tensor parallel, 60 steps: decode, one prefill of 2,048 tokens, five mixed steps."""
     times = steps_of(PATTERN)
     rows = []  # start, end, device, stream, name, op, place, phase, step phase, step row, node
@@ -115,10 +118,10 @@ def serving_run() -> r.Analysis:
         mbu = bytes_ / duration / 2039e9 * 1e9 * 100
     kernels = trace_kernels.with_columns(
         pl.Series("launch", list(range(n)), pl.Int32),
-        pl.Series("op_class", k[5], r.OP_CLASSES),
-        pl.Series("phase", k[7], r.PHASES),
-        pl.Series("step_phase", k[8], r.PHASES),
-        pl.Series("evidence", ["kernel_name" if o == "attention" else "marker" for o in k[5]], r.EVIDENCE),
+        pl.Series("op_class", k[5], tables.OP_CLASSES),
+        pl.Series("phase", k[7], tables.PHASES),
+        pl.Series("step_phase", k[8], tables.PHASES),
+        pl.Series("evidence", ["kernel_name" if o == "attention" else "marker" for o in k[5]], tables.EVIDENCE),
         pl.Series("step", k[9], pl.Int32),
         pl.lit(True).alias("in_window"),
         pl.Series("place", k[6]),
@@ -128,7 +131,7 @@ def serving_run() -> r.Analysis:
         pl.Series("bytes", bytes_).fill_nan(None),
         pl.Series("bytes_weights", np.where(is_gemm, 4.9e7, np.nan)).fill_nan(None),
         pl.Series("bytes_kv", np.where(is_attention, 6.2e7, np.nan)).fill_nan(None),
-        pl.Series("work_source", ["model" if g or a else "unknown" for g, a in zip(is_gemm, is_attention, strict=True)], r.WORK_SOURCES),
+        pl.Series("work_source", ["model" if g or a else "unknown" for g, a in zip(is_gemm, is_attention, strict=True)], tables.WORK_SOURCES),
         pl.Series("mfu_pct", mfu, pl.Float32).fill_nan(None),
         pl.Series("mbu_pct", mbu, pl.Float32).fill_nan(None),
     )  # fmt: skip
@@ -137,7 +140,7 @@ def serving_run() -> r.Analysis:
     phases = list(s[2])
     kv = np.cumsum([0 if p != "decode" else 9 for p in phases]) + 9000
     steps = frame(
-        r.STEPS,
+        tables.STEPS,
         step=list(range(m)), index=s[0], device=s[1], device_index=s[1], group=0, start_ns=s[6], end_ns=s[7],
         busy_ns=[e - b - 50_000 for b, e in zip(s[6], s[7], strict=True)], phase=phases,
         evidence="marker", partial=[i == 0 for i in s[0]], excluded=False,
@@ -150,9 +153,9 @@ def serving_run() -> r.Analysis:
     ).sort("group", "index", "device_index")  # fmt: skip
     stalls, gaps = stalls_and_gaps(times)
     table = kernel_table(kernels, names)
-    return r.Analysis(
+    return Analysis(
         trace=serving_trace(trace_kernels, names, times),
-        options=r.Options(gpu="a100-80gb", model="llama-3.1-8b"),
+        options=Options(gpu="a100-80gb", model="llama-3.1-8b"),
         status="ok",
         reasons=(),
         kernels=kernels,
@@ -165,17 +168,19 @@ def serving_run() -> r.Analysis:
         window={"start_ns": times[0][4], "end_ns": times[-1][5], "source": "capture"},
         trust=TRUST,
         summary=summary_of(times),
-        groups=frame(r.GROUPS, group=[0], devices=[[0, 1]], kind=["tensor_parallel"]),
+        groups=frame(tables.GROUPS, group=[0], devices=[[0, 1]], kind=["tensor_parallel"]),
         group_summaries=({"group": 0, "devices": [0, 1], **summary_of(times)},),
         steps=steps,
         stalls=stalls,
         gaps=gaps,
         kernel_table=table,
         op_classes=op_class_table(table),
-        idle=frame(r.IDLE, device=[0, 0, 1], device_index=[0, 0, 1], start_ns=[times[3][5], times[9][5], times[3][5]], end_ns=[times[4][4], times[10][4], times[4][4]], cause=["host_sync", "launch_bound", "unknown"]),
-        graphs=frame(r.GRAPHS, graph_id=[3, 4], device=[0, 0], batch=[8, 16], replays=[20, 34], nodes=[50, 50], real_batch_median=[8.0, 9.5], padding_ms=[0.0, None]),
-        collectives=frame(r.COLLECTIVES, name=["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * 2, group=0, phase=["decode", "prefill"], count=[432, 8], transfer_ms=[9.1, 4.9], wait_ms=[1.7, 0.2], late_device=[1, 0], total_ms=[10.8, 5.1]),
+        idle=frame(tables.IDLE, device=[0, 0, 1], device_index=[0, 0, 1], start_ns=[times[3][5], times[9][5], times[3][5]], end_ns=[times[4][4], times[10][4], times[4][4]], cause=["host_sync", "launch_bound", "unknown"]),
+        graphs=frame(tables.GRAPHS, graph_id=[3, 4], device=[0, 0], batch=[8, 16], replays=[20, 34], nodes=[50, 50], real_batch_median=[8.0, 9.5], padding_ms=[0.0, None]),
+        collectives=frame(tables.COLLECTIVES, name=["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * 2, group=0, phase=["decode", "prefill"], count=[432, 8], transfer_ms=[9.1, 4.9], wait_ms=[1.7, 0.2], late_device=[1, 0], total_ms=[10.8, 5.1]),
         findings=FINDINGS,
+        step_table=None,
+        measured={},
         roofline=ROOFLINE,
         traffic={"weights_bytes_per_step": 15.0e9, "kv_bytes_per_step": 0.6e9, "activations_bytes_per_step": 0.4e9, "bandwidth_from_kv_growth_gbps": None, "bandwidth_from_kv_growth_gbps_reason": "KV grew by less than 1% over the capture", "bandwidth_from_batch_gbps": 1260.0},
         host={"decode_bubble_ms": 0.18, "scheduling_ms": 0.05, "launch_ms": 0.06, "sampling_ms": 0.04, "waiting_ms": 0.03},
@@ -209,15 +214,15 @@ def stalls_and_gaps(times):
     st = list(zip(*stalls, strict=True))
     g = list(zip(*gaps, strict=True))
     stall_frame = frame(
-        r.STALLS, stall=st[0], group=0, start_ns=st[1], end_ns=st[2], stall_ms=st[3], kind=st[4], episode=st[5], prefill_tokens=st[6],
+        tables.STALLS, stall=st[0], group=0, start_ns=st[1], end_ns=st[2], stall_ms=st[3], kind=st[4], episode=st[5], prefill_tokens=st[6],
         prefill_requests=1, requests_held=st[7], request_ms_lost=[a * b for a, b in zip(st[3], st[7], strict=True)], baseline_ms=st[8], baseline_n=52,
         gap_before_ms=2.23, gap_ms=st[9], gap_after_ms=2.23, steps=st[10], reason="",
     )  # fmt: skip
     gap_frame = frame(
-        r.GAPS, group=0, index=g[0], start_ns=g[1], end_ns=g[2], gap_ms=g[3], decode_ms=g[4], prefill_ms=g[5], collective_wait_ms=0.0, copy_ms=0.0,
+        tables.GAPS, group=0, index=g[0], start_ns=g[1], end_ns=g[2], gap_ms=g[3], decode_ms=g[4], prefill_ms=g[5], collective_wait_ms=0.0, copy_ms=0.0,
         idle_launch_bound_ms=0.06, idle_host_sync_ms=0.12, idle_waiting_rank_ms=0.0, idle_between_requests_ms=0.0, idle_unknown_ms=0.0,
         counted=True, stall=g[6], decode_requests=g[7],
-    ) if gaps else t.empty(r.GAPS)  # fmt: skip
+    ) if gaps else t.empty(tables.GAPS)  # fmt: skip
     return stall_frame, gap_frame
 
 
@@ -235,7 +240,7 @@ def kernel_table(kernels: pl.DataFrame, names) -> pl.DataFrame:
     collective = [row["op_class"] == "collective" for row in rows]
     column = lambda f: [f(row, u) for row, u in zip(rows, unknown, strict=True)]  # noqa: E731
     return frame(
-        r.KERNEL_TABLE,
+        tables.KERNEL_TABLE,
         name=[by_id[row["name_id"]][0] for row in rows], short_name=[by_id[row["name_id"]][1] for row in rows],
         op_class=[row["op_class"] for row in rows], phase=[row["phase"] for row in rows],
         evidence=[{"marker": 0.9, "step_context": 0.1} for _ in rows], count=[row["count"] for row in rows],
@@ -261,8 +266,8 @@ def op_class_table(table: pl.DataFrame) -> pl.DataFrame:
             pl.col("mbu_pct").mean(), pl.col("bound").first(), pl.col("headroom_ms").sum(), pl.col("reason").first(), pl.col("work_source").first(),
         ).sort("total_ms", descending=True).to_dicts()
     )  # fmt: skip
-    columns = {name: [row.get(name) for row in rows] for name in r.OP_CLASS_TABLE if name != "evidence"}
-    return frame(r.OP_CLASS_TABLE, evidence=[{"marker": 1.0} for _ in rows], **columns)
+    columns = {name: [row.get(name) for row in rows] for name in tables.OP_CLASS_TABLE if name != "evidence"}
+    return frame(tables.OP_CLASS_TABLE, evidence=[{"marker": 1.0} for _ in rows], **columns)
 
 
 def device_row(device: int, times) -> dict[str, Any]:
@@ -339,9 +344,9 @@ TRUST: dict[str, Any] = {
     "contradictions": [], "steps_excluded": 3, "verdict": "read with care", "verdict_reasons": ["node-level graph tracing slows decode steps"],
 }  # fmt: skip
 FINDINGS = (
-    r.Finding("prefill_interference", "6 stalls held up to 9 requests for 128 ms: a chunk of 2,048 tokens makes a 72.5 ms step.", 96.0, {"stalls": [0, 1, 2, 3, 4, 5], "stall_ms": 128.0, "episodes": 2, "baseline_ms": 2.05}, "Halve max_num_batched_tokens to 1,024: the fitted step time is 37.7 ms."),
-    r.Finding("small_decode_batch", "Decode runs at batch 9, 17 times below the ridge batch of 153.", 40.0, {"decode_requests_p50": 9, "ridge_batch": 153}, "Admit more requests per device."),
-    r.Finding("clocks_unknown", "SM clocks were not recorded, so MFU is against the boost clock.", None, {}, "Record --gpu-metrics-devices=all.", "capture"),
+    Finding("prefill_interference", "6 stalls held up to 9 requests for 128 ms: a chunk of 2,048 tokens makes a 72.5 ms step.", 96.0, {"stalls": [0, 1, 2, 3, 4, 5], "stall_ms": 128.0, "episodes": 2, "baseline_ms": 2.05}, "Halve max_num_batched_tokens to 1,024: the fitted step time is 37.7 ms."),
+    Finding("small_decode_batch", "Decode runs at batch 9, 17 times below the ridge batch of 153.", 40.0, {"decode_requests_p50": 9, "ridge_batch": 153}, "Admit more requests per device."),
+    Finding("clocks_unknown", "SM clocks were not recorded, so MFU is against the boost clock.", None, {}, "Record --gpu-metrics-devices=all.", "capture"),
 )  # fmt: skip
 ROOFLINE: dict[str, Any] = {
     "ceilings": [
@@ -362,29 +367,29 @@ ROOFLINE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def no_phases() -> r.Analysis:
+def no_phases() -> Analysis:
     """An encoder-only run: kernels and time are known, steps and ratios are not."""
     base = serving_run()
     reason = "no autoregressive phases found"
     nulls = dict.fromkeys(("decode_mbu_kernel_pct", "decode_mbu_wall_pct", "prefill_mfu_kernel_pct", "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window", "stall_episode_count", "stall_episode_max_ms", "prefill_without_waiters"))  # fmt: skip
     empty_spread = {"n": 0, "p50": None, "p95": None, "p99": None, "max": None}
-    unknown = pl.lit("unknown").cast(r.PHASES)
+    unknown = pl.lit("unknown").cast(tables.PHASES)
     return replace(
         base,
         status="partial",
         reasons=(reason, "--gpu was not given and the capture does not name its GPU: ratios are not known"),
-        options=r.Options(),
-        kernels=base.kernels.with_columns(phase=unknown, step_phase=unknown, step=pl.lit(-1, pl.Int32), evidence=pl.lit("none").cast(r.EVIDENCE), mfu_pct=pl.lit(None, pl.Float32), mbu_pct=pl.lit(None, pl.Float32)),
+        options=Options(),
+        kernels=base.kernels.with_columns(phase=unknown, step_phase=unknown, step=pl.lit(-1, pl.Int32), evidence=pl.lit("none").cast(tables.EVIDENCE), mfu_pct=pl.lit(None, pl.Float32), mbu_pct=pl.lit(None, pl.Float32)),
         model={},
         summary={**{k: v for k, v in base.summary.items() if k != "sentence"}, **nulls, "step_count": 0, "decode_step_ms": empty_spread, "inter_token_gap_ms": empty_spread, "phase_ms": {"unknown": 251.0}, "phase_pct": {"unknown": 100.0}, "null_reasons": dict.fromkeys(nulls, reason)},
-        steps=t.empty(r.STEPS), stalls=t.empty(r.STALLS), gaps=t.empty(r.GAPS), graphs=t.empty(r.GRAPHS), collectives=t.empty(r.COLLECTIVES),
-        groups=t.empty(r.GROUPS), group_summaries=(),
+        steps=t.empty(tables.STEPS), stalls=t.empty(tables.STALLS), gaps=t.empty(tables.GAPS), graphs=t.empty(tables.GRAPHS), collectives=t.empty(tables.COLLECTIVES),
+        groups=t.empty(tables.GROUPS), group_summaries=(),
         kernel_table=base.kernel_table.with_columns(phase=unknown, mfu_pct=pl.lit(None, pl.Float64), mbu_pct=pl.lit(None, pl.Float64), reason=pl.lit("no GPU")),
         op_classes=base.op_classes.with_columns(phase=unknown), findings=(), roofline={}, traffic={}, host={}, what_if={}, workload={},
     )  # fmt: skip
 
 
-def could_not_look() -> r.Analysis:
+def could_not_look() -> Analysis:
     """A capture without kernels: nothing can be said, and the page says that."""
     base = no_phases()
     return replace(
@@ -392,11 +397,11 @@ def could_not_look() -> r.Analysis:
         status="could_not_look",
         reasons=("no kernels: 200 NVTX ranges, 0 kernel records",),
         trace=t.build_trace(base.trace.capture, gaps_in_evidence=(t.EvidenceGap("no kernels", "nothing can be timed", "VLLM_WORKER_MULTIPROC_METHOD=spawn nsys profile --trace-fork-before-exec=true --cuda-graph-trace=node ..."),)),
-        kernels=base.kernels.clear(), kernel_table=t.empty(r.KERNEL_TABLE), op_classes=t.empty(r.OP_CLASS_TABLE), idle=t.empty(r.IDLE), devices=(), window={}, trust={}, summary={},
+        kernels=base.kernels.clear(), kernel_table=t.empty(tables.KERNEL_TABLE), op_classes=t.empty(tables.OP_CLASS_TABLE), idle=t.empty(tables.IDLE), devices=(), window={}, trust={}, summary={},
     )  # fmt: skip
 
 
-def unknown_stalls() -> r.Analysis:
+def unknown_stalls() -> Analysis:
     """No baseline and no counts: stalls are there, their length, tokens and requests are not known."""
     base = serving_run()
     reason = "no decode-only step to compare with"
@@ -414,7 +419,7 @@ def unknown_stalls() -> r.Analysis:
     }
     counts = [
         c
-        for c in r.STEPS
+        for c in tables.STEPS
         if c.endswith(("_tokens", "_requests"))
         or c in ("kv_tokens_source", "flop", "bytes", "mfu_pct", "mbu_pct", "label")
     ]
@@ -427,7 +432,7 @@ def unknown_stalls() -> r.Analysis:
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def hostile(rows: int = 5_000, length: int = 200) -> r.Analysis:
+def hostile(rows: int = 5_000, length: int = 200) -> Analysis:
     """Names that try to become markup or to blow the page up."""
     base = serving_run()
     names = [
@@ -451,12 +456,12 @@ def hostile(rows: int = 5_000, length: int = 200) -> r.Analysis:
     )
     return replace(
         base, trace=trace, kernel_table=table, model={**base.model, "name": HOSTILE}, summary={**base.summary, "sentence": HOSTILE},
-        findings=(r.Finding("x", HOSTILE, 1.0, {HOSTILE: HOSTILE}, HOSTILE),), reasons=(HOSTILE,),
+        findings=(Finding("x", HOSTILE, 1.0, {HOSTILE: HOSTILE}, HOSTILE),), reasons=(HOSTILE,),
         steps=base.steps.with_columns(label=pl.lit("<b>x</b>" + HOSTILE)), trust={**base.trust, "contradictions": [HOSTILE]},
     )  # fmt: skip
 
 
-def big(kernel_count: int = 1_000_000) -> r.Analysis:
+def big(kernel_count: int = 1_000_000) -> Analysis:
     """A long run of the same shape: steps of 500 kernels on two devices, a prefill step in every fifty."""
     base = serving_run()
     per_step, devices = 500, 2
@@ -491,20 +496,22 @@ def big(kernel_count: int = 1_000_000) -> r.Analysis:
         "start_ns": take(starts), "end_ns": take(ends), "device_index": take(device).astype(np.int32), "stream": const(7, pl.Int32),
         "name_id": take(name).astype(np.uint32), "graph_node_id": const(-1, pl.Int64), "graph_id": const(-1, pl.Int64),
     }  # fmt: skip
-    phases = pl.Series(take(phase).astype(np.uint8)).replace_strict({0: "prefill", 1: "decode"}, return_dtype=r.PHASES)
+    phases = pl.Series(take(phase).astype(np.uint8)).replace_strict(
+        {0: "prefill", 1: "decode"}, return_dtype=tables.PHASES
+    )
     trace_kernels = pl.DataFrame(columns)
     kernels = trace_kernels.with_columns(
-        pl.Series("launch", np.arange(n, dtype=np.int32)), const("gemm", r.OP_CLASSES).alias("op_class"), phases.alias("phase"), phases.alias("step_phase"),
-        const("marker", r.EVIDENCE).alias("evidence"), pl.Series("step", take(step_of).astype(np.int32)), const(True, pl.Boolean).alias("in_window"),
+        pl.Series("launch", np.arange(n, dtype=np.int32)), const("gemm", tables.OP_CLASSES).alias("op_class"), phases.alias("phase"), phases.alias("step_phase"),
+        const("marker", tables.EVIDENCE).alias("evidence"), pl.Series("step", take(step_of).astype(np.int32)), const(True, pl.Boolean).alias("in_window"),
         const("", pl.String).alias("place"), const(-1, pl.Int16).alias("layer"), const(1e9, pl.Float64).alias("flop"), const(1e9, pl.Float64).alias("flop_executed"),
         const(5e7, pl.Float64).alias("bytes"), const(5e7, pl.Float64).alias("bytes_weights"), const(0.0, pl.Float64).alias("bytes_kv"),
-        const("model", r.WORK_SOURCES).alias("work_source"), const(12.5, pl.Float32).alias("mfu_pct"), const(61.0, pl.Float32).alias("mbu_pct"),
+        const("model", tables.WORK_SOURCES).alias("work_source"), const(12.5, pl.Float32).alias("mfu_pct"), const(61.0, pl.Float32).alias("mbu_pct"),
     )  # fmt: skip
     index = np.repeat(np.arange(n_steps), 2)
     both = lambda a: np.repeat(a, 2)  # noqa: E731
     held = np.where(prefill, 0, 16)
     steps = frame(
-        r.STEPS, step=np.arange(n_steps * 2), index=index, device=np.tile([0, 1], n_steps), device_index=np.tile([0, 1], n_steps), group=0,
+        tables.STEPS, step=np.arange(n_steps * 2), index=index, device=np.tile([0, 1], n_steps), device_index=np.tile([0, 1], n_steps), group=0,
         start_ns=both(start), end_ns=both(end), busy_ns=both(end - start), phase=both(np.where(prefill, "prefill", "decode")).tolist(), evidence="marker",
         partial=False, excluded=False, prefill_tokens=both(prefill * 2048), decode_tokens=both(held), prefill_requests=both(prefill * 1), decode_requests=both(held),
         kernel_count=per_step, padded_tokens=16, mfu_pct=3.0, mbu_pct=60.0,

@@ -1,23 +1,18 @@
 """Findings: every rule fires on a run made for it, says its number, and is silent on a calm run."""
 
-from types import SimpleNamespace
-
 import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.findings import find_findings
 from trace_analyze.analysis.advice.what_if import what_would_help
-from trace_analyze.analysis.result import COLLECTIVES, GRAPHS, KERNEL_TABLE
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.records.tables import COLLECTIVES, GRAPHS, KERNEL_TABLE
+from trace_analyze.analysis.records.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.collectives import CollectiveResult, split_collectives
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
-from trace_analyze.fixtures.hand_frames import MS, HandRun, frame
-from trace_analyze.ingest.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.time.time_accounting import account_time
+from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun, frame
 
-A100 = SimpleNamespace(
-    device_index=0, memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0}, spec_clock_mhz=1410.0, gpu_name="A100"
-)
 BUSY_BATCH = 200  # above a quarter of the ridge batch of 153
 
 
@@ -35,8 +30,10 @@ def findings_of(run: HandRun, *, host=None, collectives=None, opaque=False, targ
     if collectives is None:
         collectives = split_collectives(made.kernels, made.steps, made.groups, made.trace.names, made.trace.devices)
     stalls = find_gaps_and_stalls(made.steps, made.groups, time, collectives.waits)
-    given = {"ceilings": (A100,), "opaque_graphs": opaque, **more}
-    found = SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, **given)
+    given = {"ceilings": (A100,), **more}
+    found = SummaryInput(
+        made.trace, made.kernels, made.steps, made.groups, time, stalls, phase_trust=NO_DOUBTS, **given
+    )
     what_if = what_would_help(found, itl_target_ms=target)
     return {f.id: f for f in find_findings(found, collectives, host or {}, what_if)}
 
