@@ -25,7 +25,7 @@ def options_digest(options: Options) -> str:
             if path.exists():
                 digest.update(fingerprint(path).encode())
     if options.model is not None:
-        from .models.find_model import files_of_model
+        from .models.load_model import files_of_model
 
         for file in files_of_model(options.model):
             # a config that does not say its name is called after its folder
@@ -39,7 +39,7 @@ def files_of_options(options: Options) -> list[Path]:
     """Every file that the options name, a model's config and what lies beside it included."""
     files = [path for option in fields(options) for path in _paths(getattr(options, option.name))]
     if options.model is not None:
-        from .models.find_model import files_of_model
+        from .models.load_model import files_of_model
 
         files += files_of_model(options.model)
     return files

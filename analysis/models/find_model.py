@@ -5,19 +5,17 @@ The shape itself and what is counted from it live in ``model_shape``; both are i
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..facts.load import load_table
-from ..records.errors import UsageError
+from .hf_config import shape_of
+from .layer_kinds import LinearMap
 from .model_shape import (
     BYTES_PER_ELEMENT,
-    LinearMap,
     ModelShape,
     Quantisation,
     bytes_per_weight,
@@ -27,6 +25,7 @@ from .model_shape import (
     parameters_active,
     parameters_total,
     ridge_batch,
+    sliding_by_period,
     weight_bytes_per_token,
 )
 
@@ -36,7 +35,6 @@ __all__ = [
     "ModelShape",
     "Quantisation",
     "bytes_per_weight",
-    "files_of_model",
     "find_model",
     "fold_name",
     "known_models",
@@ -44,7 +42,6 @@ __all__ = [
     "kv_elements_per_token_and_layer",
     "linear_maps",
     "list_models",
-    "load_model",
     "model_names",
     "parameters_active",
     "parameters_total",
@@ -68,13 +65,23 @@ class Ending:
 @cache
 def known_models() -> Mapping[str, ModelShape]:
     """The models of ``models.toml`` by their canonical name."""
-    return {name: _from_row(name, row) for name, row in _table("models").items()}
+    return {name: _known_model(name) for name in _rows()}
+
+
+@cache
+def _known_model(name: str) -> ModelShape:
+    return _from_row(name, _rows()[name])
+
+
+@cache
+def _rows() -> Mapping[str, Any]:
+    return _table("models")
 
 
 @cache
 def model_names() -> Mapping[str, str]:
     """Every spelling people type, folded, to the canonical name; without decimal points too where that is unique."""
-    rows = _table("models").items()
+    rows = _rows().items()
     exact = {fold_name(alias): name for name, row in rows for alias in (name, *row.get("aliases", ()))}
     pointless: dict[str, set[str]] = {}
     for folded, name in exact.items():
@@ -127,7 +134,7 @@ def find_model(name: str) -> ModelShape | None:
         joined = fold_name("-".join(words))
         canonical = names.get(joined) or names.get(joined.removeprefix("meta"))
         if canonical is not None:
-            return _stored_as(known_models()[canonical], stored)
+            return _stored_as(_known_model(canonical), stored)
         taken = _ending(words)
         if taken is None:
             return None
@@ -148,6 +155,19 @@ def _ending(words: Sequence[str]) -> tuple[int, Ending] | None:
     # a date, a version or a context size; never a size: GLM-4.5-9B is no GLM-4.5
     if re.fullmatch(r"\d{4,8}|v\d+(?:\.\d+)*|\d+k", words[-1]) and len(words) > 1:
         return 1, Ending()
+    return None
+
+
+def storage_in_name(name: str) -> str | None:
+    """The weight type that an ending of ``name`` tells, whatever model it is; None where it tells none."""
+    words = _words(_last_part(name))
+    while words:
+        taken = _ending(words)
+        if taken is None:
+            return None
+        if taken[1].weight_dtype is not None:
+            return taken[1].weight_dtype
+        words = words[: -taken[0]]
     return None
 
 
@@ -173,45 +193,6 @@ def _stored_as(shape: ModelShape, endings: Sequence[tuple[str, Ending]]) -> Mode
     )
 
 
-def _config_path(name_or_path: str) -> Path:
-    path = Path(name_or_path).expanduser()
-    return path / "config.json" if path.is_dir() and (path / "config.json").is_file() else path
-
-
-def files_of_model(name_or_path: str) -> list[Path]:
-    """The files that ``load_model`` would read: a config and what may lie beside it; none for a name of the table."""
-    path = _config_path(name_or_path)
-    if not path.is_file():
-        return []
-    from .hf_config import BESIDE
-
-    return [path, *(beside for name in BESIDE if (beside := path.with_name(name)).is_file())]
-
-
-def load_model(name_or_path: str) -> ModelShape:
-    """The model a user named with ``--model``: a ``config.json``, a folder that holds one, or a name of the table.
-
-    Raises ``UsageError`` with the nearest names when there is none, or with the key that a config lacks.
-    """
-    path = _config_path(name_or_path)
-    if path.is_file():
-        from .hf_config import read_config
-
-        return read_config(path)
-    if path.suffix.lower() == ".json":
-        raise UsageError(f"--model {name_or_path}: no such file.")
-    model = find_model(name_or_path)
-    if model is not None:
-        return model
-    near = difflib.get_close_matches(fold_name(name_or_path), list(model_names()), n=3, cutoff=0.4)
-    nearest = ", ".join(dict.fromkeys(model_names()[each] for each in near))
-    hint = f" Did you mean {nearest}?" if nearest else ""
-    raise UsageError(
-        f"Unknown model {name_or_path!r}.{hint} `trace-analyze models` lists the known ones; "
-        "any other: --model path/to/config.json."
-    )
-
-
 def list_models() -> list[dict[str, Any]]:
     """One row per model of the table, in its order, for listings.
 
@@ -219,7 +200,7 @@ def list_models() -> list[dict[str, Any]]:
     (those that differ in more than case and punctuation), and ``ridge_batch_a100`` / ``ridge_batch_h100``: tokens a step at which weight GEMMs turn compute-bound on
     an A100 SXM 80 GB / H100 SXM.
     """
-    table = _table("models")
+    table = _rows()
     return [
         {
             "name": name,
@@ -240,28 +221,31 @@ def _ridge_batch_on(shape: ModelShape, gpu: str) -> float | None:
     from ..gpus.gpu_table import gpu_table
 
     row = gpu_table().typed(gpu)[0]
-    weight_only = shape.quantisation is None or shape.quantisation.weight_only
-    wanted = shape.activation_dtype if weight_only else shape.weight_dtype
+    kinds = {"weights": shape.weight_dtype, "activations": shape.activation_dtype}
+    stored = shape.quantisation
+    wanted = stored.arithmetic_at("", **kinds) if stored is not None else shape.activation_dtype
     peak = row.peaks.get(wanted) or row.peaks.get(shape.activation_dtype)
     return ridge_batch(shape, peak * 1e3 / row.bandwidth_gbps) if peak else None
 
 
 def _from_row(name: str, row: Mapping[str, Any]) -> ModelShape:
+    if "config" in row:  # layers of several kinds, read as the model's config.json is
+        return shape_of(row["config"], file="models.toml", name=name)
     known = {field.name for field in fields(ModelShape)}
-    values = {key: value for key, value in row.items() if key not in ("aliases", "source", "sliding_period")}
+    values = {
+        key: value
+        for key, value in row.items()
+        if key not in ("aliases", "source", "sliding_period", "chunk_period", "note")
+    }
     unknown = sorted(set(values) - known)
     if unknown:
         raise ValueError(f"models.toml: {name}: unknown keys {', '.join(unknown)}")
     quantisation = values.pop("quantisation", None)
     if quantisation is not None:
-        if "excluded" in quantisation:
-            quantisation["excluded"] = tuple(quantisation["excluded"])
-        values["quantisation"] = Quantisation(**quantisation)
+        places = {"excluded": tuple(quantisation["excluded"])} if "excluded" in quantisation else {}
+        values["quantisation"] = Quantisation(**{**quantisation, **places})
     if "sliding_period" in row:
         values["sliding_layers"] = sliding_by_period(row["layers"], row["sliding_period"])
+    if "chunk_period" in row:
+        values["chunked_layers"] = sliding_by_period(row["layers"], row["chunk_period"])
     return ModelShape(name=name, **values)
-
-
-def sliding_by_period(layers: int, period: int) -> tuple[int, ...]:
-    """Layers under the window where every ``period``-th layer sees everything; period 0: all are under the window."""
-    return tuple(layer for layer in range(layers) if not period or (layer + 1) % period)

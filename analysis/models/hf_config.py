@@ -8,81 +8,38 @@ Llama-like decoder, with a note. Multimodal configs are read for their text mode
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..facts.load import load_table
 from ..records.errors import UsageError
-from .find_model import find_model, sliding_by_period
+from .hf_layer_keys import laid_open, text_model
+from .hf_layer_kinds import (
+    BUILDERS,
+    ORDINARY_KINDS,
+    STRANGE_KEYS,
+    fields_of_parts,
+    group_layers,
+    layer_types,
+    with_indexer,
+    with_unknown,
+)
 from .hf_quantisation import Stored, read_quantisation
-from .model_shape import ModelShape, Quantisation
+from .layer_kinds import LayerGroup, unknown_kinds
+from .model_shape import ModelShape, Quantisation, layer_groups, sliding_by_period
 
-TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
-BESIDE = {  # older files that hold what quantization_config lacks
-    "hf_quant_config.json": "modelopt",
-    "quantize_config.json": "gptq",
-    "quant_config.json": "awq",
-}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp16", "half": "fp16", "bf16": "bf16", "fp16": "fp16"}
 _FLAGS = tuple(each.name for each in fields(ModelShape) if each.type == "bool")
 MOST_LAYERS = 1000
-_OTHER_LAYERS = ("linear", "mamba", "recurrent", "conv", "ssm", "rwkv")
+MOST_UNITS = 10_000_000  # of any count in a config: larger ones are no model's
 
 
 @cache
 def architectures() -> Mapping[str, Any]:
     """``architectures.toml``."""
     return load_table("architectures")
-
-
-def read_config(path: Path) -> ModelShape:
-    """The shape that ``path`` describes; files beside it that hold its quantisation are read too.
-
-    Raises ``UsageError`` for what is no such config, naming the key that is missing or not understood.
-    """
-    config = _load(path)
-    if not _has_quantisation(config):
-        for name, method in BESIDE.items():
-            beside = path.with_name(name)
-            if beside.is_file():
-                stored = _load(beside)
-                config = {**config, "quantization_config": {"quant_method": method, **stored}}
-                break
-    return shape_of(config, file=path.name, name=_name(path, config))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"--model {path.name}: {error.strerror or error}.") from error
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"--model {path.name} is not JSON: {error}.") from error
-    if not isinstance(config, dict):
-        raise UsageError(f"--model {path.name}: a model's config.json is one JSON object, this is not.")
-    return config
-
-
-def _has_quantisation(config: Mapping[str, Any]) -> bool:
-    return any(isinstance(config.get(key), dict) for key in ("quantization_config", "compression_config"))
-
-
-def _name(path: Path, config: Mapping[str, Any]) -> str:
-    """How the model is called in reports: no path gets there, only names that are public or the architecture's."""
-    cached = [part for part in path.absolute().parts if part.startswith("models--")]
-    if cached:
-        return cached[-1].split("--")[-1]
-    for candidate in (path.parent.name or path.absolute().parent.name, path.stem):
-        if find_model(candidate) is not None:
-            return candidate
-    said = config.get("_name_or_path")
-    if isinstance(said, str) and said.strip("./\\"):
-        return re.split(r"[/\\]", said.rstrip("/\\"))[-1]
-    return _word(config.get("model_type")) or path.stem
 
 
 def shape_of(config: Mapping[str, Any], *, file: str = "config.json", name: str = "") -> ModelShape:
@@ -104,7 +61,7 @@ class _Reader:
         if "base_model_name_or_path" in config and "peft_type" in config:
             raise UsageError(f"--model {file} describes a LoRA adapter: give the base model's config.json.")
         notes: list[str] = []
-        text, nested = _text_model(config)
+        text, nested = text_model(config)
         if nested:
             notes.append("the language model alone: encoders for images and sound are not counted")
         known = architectures()
@@ -122,25 +79,28 @@ class _Reader:
         if row is None:
             said = f"architecture {kind!r} is not known" if kind else "no model_type in the config"
             notes.append(f"{said}: read as a Llama-like decoder")
-            row = known["architecture"]["llama"]
+            row = {**known["architecture"]["llama"], "unknown": True}
         absent = {**row.get("absent", {}), **(row.get("absent_nested", {}) if nested else {})}
         if "about" in row:
             notes.append(row["about"])
         given = {key: value for key, value in text.items() if value is not None}
-        return cls(file, {**absent, **_flat(given)}, row, notes)
+        return cls(file, {**absent, **laid_open(given)}, row, notes)
 
     # -- single keys ---------------------------------------------------------------------------------------------------
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number by the keys of field ``name``; ``default`` where none is present, else an error."""
-        keys = [*self.row.get("keys", {}).get(name, ()), *architectures()["keys"][name]]
+        return self.number(*self.row.get("keys", {}).get(name, ()), *architectures()["keys"][name], default=default)
+
+    def number(self, *keys: str, default: int | None = None) -> int:
+        """A whole number by the first of ``keys`` that is present; ``default`` where none is, else an error."""
         for key in keys:
             value = self.config.get(key)
             if value is None:
                 continue
             if isinstance(value, float) and value.is_integer():
                 value = int(value)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_UNITS:
                 raise UsageError(f"--model {self.file}: {key} is {_shown(value)}, a whole number was expected.")
             return value
         if default is None:
@@ -168,6 +128,45 @@ class _Reader:
     # -- groups of keys ------------------------------------------------------------------------------------------------
 
     def shape(self, name: str) -> ModelShape:
+        if "kinds" in self.row:
+            return self._stored(self._of_kinds(name))
+        return self._stored(self._with_other_layers(self._ordinary(name)))
+
+    def _of_kinds(self, name: str) -> ModelShape:
+        """A model whose layers a function of ``hf_layer_kinds`` makes of the config's own pattern keys."""
+        made = BUILDERS[self.row["kinds"]](self)
+        hidden = self.whole("hidden")
+        if not hidden or not 0 < len(made) <= MOST_LAYERS:
+            raise UsageError(f"--model {self.file}: hidden size must be above 0, layers between 1 and {MOST_LAYERS}.")
+        groups = group_layers(made)
+        tied = bool(self.config.get("tie_word_embeddings", self.config.get("tie_embedding", False)))
+        values: dict[str, Any] = {"hidden": hidden, "layers": len(made), "vocab": self.whole("vocab"), "groups": groups}
+        self._say_unknown(groups)
+        return ModelShape(name=name, tied_embeddings=tied, **{**values, **fields_of_parts(groups)})
+
+    def _say_unknown(self, groups: Sequence[LayerGroup]) -> None:
+        for kind, layers in unknown_kinds(tuple(groups)).items():
+            self.notes.append(
+                f"{kind!r} in {layers} layers is not known: its weights and work are not counted, all else is"
+            )
+
+    def _with_other_layers(self, shape: ModelShape) -> ModelShape:
+        """``shape`` with the indexer of sparse attention, or with layers of kinds that nobody here knows."""
+        kinds = layer_types(self)[: shape.layers]
+        strange = sorted({kind for kind in kinds if kind not in ORDINARY_KINDS})
+        groups: tuple[LayerGroup, ...] = ()
+        if self.row.get("indexer"):
+            groups = with_indexer(self, layer_groups(shape), shape.layers)
+        elif strange and len(kinds) == shape.layers:
+            groups = with_unknown(layer_groups(shape), kinds, strange)
+        elif self.row.get("unknown"):  # no list of layers, but numbers that no attention decoder has
+            keys = sorted(key for key in self.config if key.startswith(STRANGE_KEYS))
+            kind = f"layers with {keys[0]}" if keys else ""
+            groups = with_unknown(layer_groups(shape), [kind] * shape.layers, [kind]) if keys else ()
+        self._say_unknown(groups)
+        return _replaced(shape, {"groups": groups}) if groups else shape
+
+    def _ordinary(self, name: str) -> ModelShape:
         hidden, layers, heads = self.whole("hidden"), self.whole("layers"), self.whole("heads")
         if not hidden or not heads or not 0 < layers <= MOST_LAYERS:
             raise UsageError(
@@ -181,12 +180,11 @@ class _Reader:
         values["norms_per_layer"] = self._norms()
         values |= self._experts(layers)
         values["intermediate"] = self._intermediate(hidden, values.get("moe_intermediate", 0))
-        values |= self._window(layers)
+        values |= self._window(layers) | self._chunks(layers)
         if "positions" in self.row:
             rule = self.row["positions"]
             values["learned_positions"] = int(self.optional(rule["key"], 0)) + rule["plus"]
-        shape = ModelShape(name=name, **values)
-        return self._stored(shape)
+        return ModelShape(name=name, **values)
 
     def _latent(self) -> dict[str, int]:
         rank = self.whole("kv_lora_rank", 0)
@@ -240,26 +238,24 @@ class _Reader:
             "shared_gate": self.flag("shared_gate") and shared > 0,
             "first_dense_layers": self.whole("first_dense_layers", 0),
         }
-        listed = self.config.get("moe_layer_freq")
-        if isinstance(listed, list):  # one 0 or 1 per layer
+        listed, kinds = self.config.get("moe_layer_freq"), self.config.get("mlp_layer_types")
+        if isinstance(kinds, list) and kinds:  # 'dense' or 'sparse' per layer
+            dense = tuple(layer for layer, kind in enumerate(kinds[:layers]) if kind == "dense")
+            leading = next((layer for layer in range(layers) if layer not in dense), layers)
+            values |= {"first_dense_layers": leading, "other_dense_layers": dense[leading:]}
+        elif isinstance(listed, list):  # one 0 or 1 per layer
             values["other_dense_layers"] = tuple(layer for layer, moe in enumerate(listed[:layers]) if not moe)
         else:
             every = max(1, self.whole("moe_layer_frequency", 1))
             values["moe_layer_frequency"] = every
             values["moe_layer_offset"] = int(self.row.get("moe_layer_offset", 0)) if every > 1 else 0
-            dense = self.config.get("mlp_only_layers")
-            values["other_dense_layers"] = tuple(dense) if isinstance(dense, list) else ()
+            alone = self.config.get("mlp_only_layers")
+            values["other_dense_layers"] = tuple(alone) if isinstance(alone, list) else ()
         return values
 
     def _window(self, layers: int) -> dict[str, Any]:
         kinds = self.config.get("layer_types")
         kinds = [str(kind) for kind in kinds[:layers]] if isinstance(kinds, list) else []
-        strange = sorted({kind for kind in kinds if any(word in kind for word in _OTHER_LAYERS)})
-        if strange:
-            raise UsageError(
-                f"--model {self.file}: layer_types has {', '.join(strange)}: the work of such layers is not counted. "
-                "Run without --model: phases, time and stalls need none."
-            )
         window = self.whole("sliding_window", 0)
         if not window or self.config.get("use_sliding_window") is False:
             return {}
@@ -270,6 +266,18 @@ class _Reader:
         else:
             sliding = self._by_pattern(layers)
         return {"sliding_window": window, "sliding_layers": sliding} if sliding else {}
+
+    def _chunks(self, layers: int) -> dict[str, Any]:
+        """Llama-4: tokens of most layers see their own chunk; those without rotation see everything."""
+        if not self.row.get("chunked"):
+            return {}
+        size = int(self.optional("attention_chunk_size", 8192))
+        listed = self.config.get("no_rope_layers")
+        if isinstance(listed, list) and len(listed) >= layers:
+            chunked = tuple(layer for layer in range(layers) if listed[layer])
+        else:
+            chunked = sliding_by_period(layers, int(self.optional("no_rope_layer_interval", 4)))
+        return {"attention_chunk": size, "chunked_layers": chunked} if size and chunked else {}
 
     def _by_pattern(self, layers: int) -> tuple[int, ...]:
         pattern = self.config.get("sliding_window_pattern")
@@ -288,7 +296,7 @@ class _Reader:
         values: dict[str, Any] = {"activation_dtype": kind, "kv_dtype": kind, "weight_dtype": kind}
         stored = self.config.get("quantization_config", self.config.get("compression_config"))
         if isinstance(stored, dict):
-            read: Stored = read_quantisation(stored, shape)
+            read: Stored = read_quantisation({"expert_dtype": self.config.get("expert_dtype"), **stored}, shape)
             self.notes += read.notes
             if read.quantisation is not None:
                 values |= {"weight_dtype": read.weight_dtype, "quantisation": read.quantisation}
@@ -300,27 +308,6 @@ def _replaced(shape: ModelShape, values: Mapping[str, Any]) -> ModelShape:
     return ModelShape(**{**own, **values})
 
 
-def _text_model(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The part of a config that describes the language model, and whether it is nested."""
-    for key in TEXT_MODELS:
-        inner = config.get(key)
-        if isinstance(inner, dict) and inner:
-            text, _ = _text_model(inner)
-            shared = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
-            return {**{k: config[k] for k in shared if config.get(k) is not None}, **text}, True
-    return dict(config), False
-
-
-def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """``config`` with the inner tables that some architectures keep their numbers in laid open."""
-    opened = dict(config)
-    for key in ("attn_config", "ffn_config", "moe"):
-        inner: Any = config.get(key)
-        if isinstance(inner, Mapping):
-            opened |= {k: v for k, v in inner.items() if k not in opened}
-    return opened
-
-
 def _word(value: object) -> str:
     return value if isinstance(value, str) else ""
 
@@ -330,4 +317,4 @@ def _shown(value: object) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-__all__: Sequence[str] = ("Quantisation", "architectures", "read_config", "shape_of")
+__all__: Sequence[str] = ("Quantisation", "architectures", "shape_of")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models, load_model
+from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models
+from ...models.load_model import load_model
 from ...phases import PhaseResult
 from ...records.errors import UsageError
 from ...records.options import Options
@@ -78,7 +79,7 @@ class ModelChoice:
     @property
     def rank(self) -> RankShape | None:
         """The share of one rank, where both model and ranks are known."""
-        if self.shape is None or self.tensor_parallel is None:
+        if self.shape is None or self.tensor_parallel is None or self.shape.needs_layer_kinds:
             return None
         return RankShape(self.shape, self.tensor_parallel)
 
@@ -135,6 +136,8 @@ def choose_model(
         reason = "model not known: pass --model with a name or a config.json"
     elif tensor_parallel is None:
         reason = "tensor-parallel size not known (the capture has collectives in every layer): pass --tp"
+    elif shape.needs_layer_kinds:
+        reason = f"layers of {shape.name} are of several kinds: their work is not given to single kernels"
     return ModelChoice(
         shape=shape,
         source=source,
@@ -229,7 +232,10 @@ def _fitting(phases: PhaseResult, name_facts: pl.DataFrame, models: Mapping[str,
     return tuple(
         model
         for model in models.values()
-        if model.layers == phases.layers and bool(model.experts) == experts and model.is_mla == latent
+        if not model.needs_layer_kinds
+        and model.layers == phases.layers
+        and bool(model.experts) == experts
+        and model.is_mla == latent
     )
 
 
@@ -297,6 +303,6 @@ def arithmetic_dtype(shape: ModelShape, place: str) -> str:
     quantisation = shape.quantisation
     if quantisation is None:
         return shape.weight_dtype
-    if quantisation.weight_only or place in quantisation.excluded:
+    if place in quantisation.excluded:
         return shape.activation_dtype
-    return shape.weight_dtype
+    return quantisation.arithmetic_at(place, weights=shape.weight_dtype, activations=shape.activation_dtype)

@@ -174,7 +174,7 @@ def mla_absorb(
     )
 
 
-def expected_distinct_experts(experts: int, per_token: int, tokens: Number) -> Number:
+def expected_distinct_experts(experts: int, per_token: float, tokens: Number) -> Number:
     """Experts that T tokens touch under even routing: E (1 - (1 - k/E)^T)."""
     return experts * (1.0 - (1.0 - per_token / experts) ** tokens)
 
@@ -185,7 +185,7 @@ def expert_gemm(
     outputs: Number,
     *,
     experts: int,
-    per_token: int,
+    per_token: float,
     weight_bytes: Number = 2.0,
     activation_bytes: float = 2.0,
 ) -> Work:

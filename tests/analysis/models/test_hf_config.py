@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.models.find_model import known_models, load_model
-from trace_analyze.analysis.models.hf_config import architectures, read_config, shape_of
+from trace_analyze.analysis.models.find_model import known_models
+from trace_analyze.analysis.models.hf_config import architectures, shape_of
+from trace_analyze.analysis.models.load_model import load_model, read_config
 from trace_analyze.analysis.models.model_shape import ModelShape, bytes_per_weight, parameters_total
 from trace_analyze.analysis.records.errors import UsageError
 
@@ -261,7 +262,7 @@ ATTENTION = ("qkv", "q", "k", "v", "kv", "o")
         ({"ignore": ["language_model.model.layers.*.self_attn.q_proj"]}, ("qkv", "q", "k", "v", "kv")),
         ({"dynamic": {"-:.*down_proj": {}}}, ("down",)),
         ({"ignore": ["re:(broken"]}, ()),
-        ({"ignore": [f"model.layers.{i}" for i in range(30)]}, (*ATTENTION, "gate_up", "gate", "up", "down")),
+        ({"ignore": [f"model.layers.{i}" for i in range(32)]}, (*ATTENTION, "gate_up", "gate", "up", "down")),
     ],
 )
 def test_matrices_left_at_16_bit(ignored, places):
@@ -273,8 +274,14 @@ def test_matrices_left_at_16_bit(ignored, places):
 def test_a_few_layers_at_16_bit_are_mentioned():
     """FBGEMM leaves the first and the last layer alone."""
     shape = quantised(quant_method="fbgemm_fp8", modules_to_not_convert=["model.layers.0.mlp.down_proj", "lm_head"])
-    assert bytes_per_weight(shape, "down") == 1.0
-    assert any("down" in note for note in shape.notes)
+    assert bytes_per_weight(shape, "down") == pytest.approx(1.0 * 31 / 32 + 2.0 / 32)
+    assert bytes_per_weight(shape, "gate_up") == 1.0
+    assert any("down in 3%" in note for note in shape.notes)
+
+
+def test_most_layers_at_16_bit_are_counted_at_their_mean():
+    shape = quantised(quant_method="fp8", modules_to_not_convert=[f"model.layers.{i}" for i in range(24)])
+    assert bytes_per_weight(shape, "qkv") == pytest.approx(2.0 * 24 / 32 + 1.0 * 8 / 32)
 
 
 def test_experts_alone_are_packed_in_gpt_oss():
@@ -374,10 +381,12 @@ def test_quantisation_in_a_file_beside(folder, file, content, dtype, method):
         ({**LLAMA, "num_attention_heads": 0}, "above 0"),
         ({**LLAMA, "num_local_experts": 8}, "no num_experts_per_tok"),
         ({**LLAMA, "kv_lora_rank": 512}, "no qk_nope_head_dim"),
-        ({**LLAMA, "model_type": "mamba2"}, "state-space"),
-        ({**LLAMA, "model_type": "qwen3_next"}, "linear attention"),
+        ({**LLAMA, "model_type": "rwkv"}, "recurrent model"),
+        ({**LLAMA, "model_type": "zamba2"}, "state-space"),
         ({**LLAMA, "is_encoder_decoder": True}, "encoder-decoder"),
-        ({**LLAMA, "layer_types": ["full_attention", "linear_attention"] * 16}, "linear_attention"),
+        ({**LLAMA, "model_type": "nemotron_h", "hybrid_override_pattern": "M-"}, "no mamba_num_heads"),
+        ({**LLAMA, "model_type": "deepseek_v4"}, "no q_lora_rank"),
+        ({**LLAMA, "model_type": "nemotron_h"}, "layers between 1 and"),
         ({"peft_type": "LORA", "base_model_name_or_path": "x"}, "LoRA adapter"),
         ({"model_type": "clip", "vision_config": {"hidden_size": 768}}, "no hidden_size"),
     ],
@@ -395,7 +404,20 @@ def test_an_unknown_architecture_is_read_as_a_llama_with_a_note():
 
 @pytest.mark.parametrize("kind", architectures()["architecture"])
 def test_every_architecture_row_is_read(kind):
-    more = {"n_positions": 1024, "max_position_embeddings": 1024, "num_experts_per_tok": 1, "sliding_window": 128}
+    more = {
+        **{"n_positions": 1024, "max_position_embeddings": 1024, "num_experts_per_tok": 1, "sliding_window": 128},
+        **(
+            {"num_experts": 4, "moe_intermediate_size": 512} if "kinds" in architectures()["architecture"][kind] else {}
+        ),
+        **{"hybrid_override_pattern": "M-M*M-ME", "mamba_num_heads": 8, "mamba_head_dim": 64, "moe_topk": 1},
+        **MLA,
+        **{"linear_attn_config": {"num_heads": 8, "head_dim": 64, "full_attn_layers": [4, 8]}, "num_layers": 8},
+        **{"q_lora_rank": 256, "o_groups": 2, "o_lora_rank": 64, "compress_ratios": [0, 4, 128, 4, 128, 4, 128, 4]},
+    }
+    if "kinds" not in architectures()["architecture"][kind]:
+        more = {key: value for key, value in more.items() if key not in (*MLA, "q_lora_rank")}
+    if architectures()["architecture"][kind].get("kinds") == "deepseek_v4":
+        more["head_dim"] = 512
     shape = shape_of(config(kind, 1024, 8, 8, 8, 4096, 32000, **more))
     assert shape.layers == 8
     assert parameters_total(shape) > 8 * 1024 * 1024
@@ -418,6 +440,9 @@ def test_rows_name_fields_that_exist():
         "multi_query",
         "about",
         "sliding_period",
+        "kinds",
+        "indexer",
+        "chunked",
     }
     rows = architectures()["architecture"]
     assert {kind: set(row) - known for kind, row in rows.items() if set(row) - known} == {}

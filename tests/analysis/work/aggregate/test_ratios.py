@@ -14,9 +14,9 @@ from trace_analyze.analysis.models.find_model import (
     bytes_per_weight,
     kv_bytes_per_token,
     linear_maps,
-    load_model,
     parameters_total,
 )
+from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.work.aggregate import ratios
 
 YI_34B = ModelShape(

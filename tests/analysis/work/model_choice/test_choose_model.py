@@ -8,7 +8,8 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.models.find_model import bytes_per_weight, load_model
+from trace_analyze.analysis.models.find_model import bytes_per_weight
+from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
@@ -120,6 +121,13 @@ class TestSources:
         choice = choose(prepared, model="llama-3.1-8b")
         assert (choice.source, choice.tensor_parallel, choice.tensor_parallel_source) == ("option", 1, "no_collectives")
         assert not choice.contradictions
+
+    def test_layers_of_several_kinds_are_named_but_not_given_to_kernels(self, prepared):
+        """Formulas for equal attention layers would count a hybrid wrongly: no rank, and the reason says why."""
+        choice = choose(prepared, model="Nemotron-H-8B")
+        assert (choice.shape.name, choice.rank) == ("Nemotron-H-8B", None)
+        assert "several kinds" in choice.reason
+        assert choose(prepared, model="DeepSeek-V3.2").rank is not None
 
     def test_unknown_flag_names_the_nearest(self, prepared):
         with pytest.raises(UsageError, match=r"Llama-3\.1-8B"):

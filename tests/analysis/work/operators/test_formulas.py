@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.models.find_model import linear_maps, load_model
+from trace_analyze.analysis.models.find_model import linear_maps
+from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.work.operators import formulas
 from trace_analyze.analysis.work.operators.formulas import Work
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.models.find_model import load_model
+from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.records.tables import STEPS
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.operators.layer_matrices import RankShape

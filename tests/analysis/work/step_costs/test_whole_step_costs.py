@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.models.find_model import load_model
+from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.operators.layer_matrices import RankShape
 from trace_analyze.analysis.work.step_costs.place_costs import step_sums
