@@ -10,7 +10,7 @@ from ..advice.number_words import count, duration, percent
 from ..records.summary import Summary
 from .summary_input import SummaryInput
 
-MEMORY_BOUND_PCT = 50  # above half of the bandwidth, bandwidth is what decode waits for
+MIN_MEMORY_BOUND_PCT = 50  # above half of the bandwidth, bandwidth is what decode waits for
 SHORT_NAMES = (("NVIDIA ", ""), ("Tesla ", ""), ("GeForce ", ""))
 
 
@@ -55,7 +55,7 @@ def _rate(found: SummaryInput, summary: Summary, gpu: str) -> str:
     decode, prefill = summary.decode_step_ms, summary.prefill_step_ms
     mbu, mfu = summary.decode_mbu_kernel_pct, summary.prefill_mfu_kernel_pct
     if decode.n and mbu is not None:
-        how = "is memory-bound" if mbu >= MEMORY_BOUND_PCT else "runs"
+        how = "is memory-bound" if mbu >= MIN_MEMORY_BOUND_PCT else "runs"
         if summary.decode_mbu_is_lower_bound:
             return f"Decode {how} at {percent(mbu)} MBU or more of {gpu} (KV reads not known)"
         return f"Decode {how} at {percent(mbu)} MBU of {gpu}"
