@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ...numeric.grouping import stable_order
 from ...phases import PhaseResult
 from ...records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
-from ..kernel_work import NAME, UNKNOWN, KernelWork, countable
-from ..unknown_model.tile_bounds import rows_of
+from ..kernel_work import NAME, UNKNOWN, KernelWork, countable_steps, rows_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -125,7 +124,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         bounded = ~np.isnan(most) & matrix
         columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
-    columns |= _bounded(work, countable(phases.steps), inside, group, n)
+    columns |= _bounded(work, countable_steps(phases.steps), inside, group, n)
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns["whole_n"] = number(np.append(whole, False)[work.step[chosen]])  # -1, outside every step, picks the last
     order = stable_order(group)
@@ -175,7 +174,7 @@ def _bounded(
     chosen = ((work.source == NAME) | (work.source == UNKNOWN)) & ~np.isnan(least)[work.place] & ~work.helper
     at = np.flatnonzero((chosen & np.append(counted, False)[work.step])[inside])  # -1, outside, picks the last
     rows = inside[at]
-    useful, _ = rows_of(work, rows)
+    useful, _ = rows_of(work.kernels, rows)
     known = ~np.isnan(useful)
     at, place, flop = group[at[known]], work.place[rows[known]], 2.0 * useful[known]
     return {
