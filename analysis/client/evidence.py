@@ -31,7 +31,8 @@ class Evidence:
     """What speaks for a placement.
 
     ``landmarks``: unusual steps that the log covers, ``met`` how many of them the client saw as such; ``noise_ns``: width of
-    client gap less step gap over the steps; ``first_met`` of ``first_seen`` first tokens follow a step with prompt tokens.
+    client gap less step gap over the steps; ``first_met`` of ``first_seen`` first tokens follow a step with prompt tokens;
+    ``overfull`` of ``steps`` that brought tokens brought them to more streams than they had requests.
     """
 
     gap_nats: float
@@ -43,6 +44,8 @@ class Evidence:
     first_met: int
     noise_ns: float
     messages: int
+    steps: int
+    overfull: int
 
     @property
     def nats(self) -> float:
@@ -54,7 +57,11 @@ def weigh(placement: Placement, steps: CaptureSteps) -> Evidence:
     """The evidence of a placement."""
     gap_nats, landmarks, met, noise = _gaps(placement, steps)
     first_nats, seen, found = _first_tokens(placement, steps)
-    return Evidence(gap_nats, first_nats, _batch_changes(placement, steps), landmarks, met, seen, found, noise, int(placement.placed.sum()))  # fmt: skip
+    covered, overfull = _overfull(placement, steps)
+    return Evidence(
+        gap_nats, first_nats, _batch_changes(placement, steps), landmarks, met, seen, found, noise,
+        int(placement.placed.sum()), covered, overfull,
+    )  # fmt: skip
 
 
 def step_medians(placement: Placement, steps: CaptureSteps) -> tuple[Ints, Floats, Floats]:
@@ -130,6 +137,14 @@ def _batch_changes(placement: Placement, steps: CaptureSteps) -> float:
     met = seen[changes] == there[changes]
     # An agreeing change is worth the rarity of changes; a disagreeing one costs the chance of a lost or foreign stream.
     return float(np.where(met, -np.log(share), np.log(2 * MISSED)).sum())
+
+
+def _overfull(placement: Placement, steps: CaptureSteps) -> tuple[int, int]:
+    """Decode-bearing steps that brought a message, and those of them that would have served more than their requests."""
+    used = placement.slot[placement.slot >= 0]
+    got = np.bincount(used, minlength=len(steps.decode_rows)) if len(used) else np.zeros(0)
+    requests = steps.counts["decode_requests"][steps.decode_rows[: len(got)]]
+    return int((got > 0).sum()), int((got > requests).sum())
 
 
 def beyond_bulk(placement: Placement) -> float:

@@ -19,7 +19,8 @@ from .steps import CaptureSteps, Floats
 LEAST_NATS = 20.0
 LEAST_MARGIN = 8.0
 MOST_VIOLATIONS = 0.01
-LEAST_FIRST_MET = 0.8
+MOST_FIRST_MISSED = 0.02
+MOST_OVERFULL = 0.002
 LEAST_LANDMARKS_MET = 0.5
 SEARCHED = 40_000
 #: Where the fit puts the 1% quantile of delivery: its constant part cannot be told from the offset.
@@ -131,10 +132,14 @@ def trend(at: Floats, late: Floats) -> tuple[float, float]:
 
 def _problem(evidence: Evidence, margin: float, violations: float) -> str:
     """Why a fit is not to be believed, '' where it is."""
-    if evidence.first_seen >= 5 and evidence.first_met < LEAST_FIRST_MET * evidence.first_seen:
-        return "at the best offset most first tokens follow no step with prompt tokens: the log is of another run, or of another server"
+    other = "the log is of another run, or of another server"
+    missed = evidence.first_seen - evidence.first_met
+    if missed >= 2 and missed > MOST_FIRST_MISSED * evidence.first_seen:
+        return f"at the best offset {missed} of {evidence.first_seen} first tokens follow no step with prompt tokens: {other}"
     if evidence.landmarks >= 5 and evidence.met < LEAST_LANDMARKS_MET * evidence.landmarks:
-        return "at the best offset the log's long gaps are not where the capture's are: the log is of another run, or of another server"
+        return f"at the best offset the log's long gaps are not where the capture's are: {other}"
+    if evidence.overfull >= 2 and evidence.overfull > MOST_OVERFULL * evidence.steps:
+        return f"at the best offset {evidence.overfull} of {evidence.steps} steps bring tokens to more streams than they have requests: {other}"
     if evidence.nats < LEAST_NATS:
         return "the steps are too regular, or the overlap too short: nothing in the log tells one offset from the next"
     if margin < LEAST_MARGIN:

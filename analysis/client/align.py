@@ -1,0 +1,221 @@
+"""One clock for log and capture, by the best road there is, and the test of every road: causality.
+
+1. ``monotonic``: both sides carry CLOCK_MONOTONIC: exact, if client and capture ran on one host.
+2. ``wall``: both carry Unix time: exact on one host; between hosts refined by the fit, within ``WALL_APART_NS``.
+3. ``step_ids``: the log names the engine's steps and the capture does too.
+4. ``fit``: the log's times share a zero nobody states: offset and drift by what is unusual in both.
+5. ``shape``: the log has durations only: every request by its own pattern.
+6. ``none``: the reason says why.
+
+A stated clock that breaks causality is not used; what is used instead is said. Nothing is shifted silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...ingest.client_logs.records import ClientLog
+from .evidence import beyond_bulk, weigh
+from .fit import LEAST_NATS, MOST_VIOLATIONS, Fit, Trial, fit, on_delivery
+from .messages import Messages, hypotheses, messages_of
+from .placement import Placement, Shift, place, with_begin
+from .shape import place_by_shape
+from .step_numbers import place_by_numbers
+from .steps import CaptureClock, CaptureSteps, Floats
+
+#: Wall clocks of two hosts are believed to be this near; a log farther off is of another run.
+WALL_APART_NS = 10e9
+#: Delivery within one host is looked for up to this long.
+LONGEST_DELIVERY_NS = 400e6
+#: A wall clock is taken as it is when its 1% quantile of delivery lies between 0 and this.
+PLAUSIBLE_DELIVERY_NS = 30e6
+TOLERANCE_NS = 100_000.0
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How the log's clock became the capture's.
+
+    ``offset_ns``: added to the log's clock at ``middle_ns`` (log's clock) to get the capture's; None where the log has no
+    clock (``shape``) or nothing was aligned. ``residual`` of the placement is delivery. ``violations``: share of messages
+    before the end of their step and of requests sent after the start of the step with their first token.
+    """
+
+    method: str
+    placement: Placement | None
+    confident: bool
+    reason: str
+    offset_ns: int | None = None
+    drift_ppm: float | None = None
+    violations: float | None = None
+    nats: float | None = None
+    margin: float | None = None
+    delivery_known: bool = False  # the constant part of delivery is real, not set by the fit
+    trials: tuple[Trial, ...] = ()
+
+    @property
+    def aligned(self) -> bool:
+        """Whether messages have steps."""
+        return self.placement is not None
+
+
+def align(log: ClientLog, steps: CaptureSteps, clock: CaptureClock, others: Sequence[ClientLog] = ()) -> Alignment:
+    """Lay a log on the capture's clock; ``others`` are engine logs that may number the steps."""
+    if not len(steps.index):
+        return Alignment("none", None, False, "The capture has no whole steps that make tokens.")
+    if not log.messages.height:
+        return Alignment("none", None, False, log.lacking or "No request of the log brought a token.")
+    choices = [messages_of(log, h) for h in hypotheses(log)]
+    if log.requests["first_step"].null_count() < log.requests.height:
+        numbered = place_by_numbers(log, choices[0], steps, others)
+        if numbered is not None:
+            return _by_numbers(numbered, log, steps)
+    if log.clock == "none":
+        return _by_shape(log, choices, steps)
+    if clock.zero_of(log.clock) is not None:
+        return _by_clock(log, choices, steps, int(clock.zero_of(log.clock) or 0))
+    found = _best_fit(choices, steps)
+    return _by_fit(found, log, steps, "")
+
+
+def _best_fit(choices: Sequence[Messages], steps: CaptureSteps, within: tuple[float, float] | None = None, *, drift: bool = True) -> Fit | None:  # fmt: skip
+    """The fit of the hypothesis that explains more."""
+    fits = [f for f in (fit(m, steps, drift=drift, within=within) for m in choices) if f is not None]
+    good = [f for f in fits if f.good]
+    return max(good or fits, key=lambda f: f.evidence.nats, default=None)
+
+
+def _by_fit(found: Fit | None, log: ClientLog, steps: CaptureSteps, before: str, method: str = "fit") -> Alignment:
+    """The alignment of a fit, or why there is none; ``before`` says what had been tried."""
+    if found is None:
+        return Alignment("none", None, False, f"{before}Too few requests or steps to be matched.")
+    if not found.good:
+        return Alignment("none", None, False, f"{before}Not aligned: {found.problem}.", nats=found.evidence.nats, margin=found.margin, trials=found.trials)  # fmt: skip
+    placed = on_delivery(_all_of(found.placement, log, steps), steps)
+    late = violations(placed, log, steps, bulk=found.violations)
+    if late > MOST_VIOLATIONS:
+        return Alignment("none", None, False, f"{before}Not aligned: {100 * late:.1f}% of the messages and requests break causality at the best offset.", violations=late, trials=found.trials)  # fmt: skip
+    said = f"{before}The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms."
+    return _stated(Alignment(method, placed, True, said, violations=late, nats=found.evidence.nats, margin=found.margin, trials=found.trials))  # fmt: skip
+
+
+def _all_of(placement: Placement, log: ClientLog, steps: CaptureSteps) -> Placement:
+    """The placement of the certain chains, widened to all messages of the log."""
+    every = messages_of(log, placement.messages.hypothesis)
+    return place(every, steps, placement.shift)
+
+
+def _stated(alignment: Alignment) -> Alignment:
+    """With the offset at the middle of the messages inside the capture, and the drift."""
+    placement = alignment.placement
+    if placement is None or not placement.placed.any():
+        return alignment
+    inside = placement.messages.at_ns[placement.placed]
+    middle = 0.5 * float(inside.min() + inside.max())
+    there = float(placement.shift.apply(np.array([middle]))[0]) - middle
+    offset = round(there) - placement.messages.zero_ns
+    return replace(alignment, offset_ns=offset, drift_ppm=-placement.shift.slope * 1e6)
+
+
+def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, zero_ns: int) -> Alignment:
+    """Both sides carry the clock: the offset is known, only which step made a message is to be found."""
+    name = "monotonic clock" if log.clock == "monotonic" else "wall clock"
+    exact = float(choices[0].zero_ns - zero_ns)
+    first, last = float(choices[0].at_ns.min()) + exact, float(choices[0].at_ns.max()) + exact
+    apart = max(steps.first_ns - last, first - steps.last_ns, 0.0)
+    if log.clock == "wall" and apart > WALL_APART_NS:
+        side = "before" if last < steps.first_ns else "after"
+        return Alignment("none", None, False, f"By its wall clock the log ends or begins {apart / 1e9:.0f} s {side} the capture: it is of another run.")  # fmt: skip
+    known = _at_known_offset(choices, steps, exact)
+    if known is not None:
+        late = violations(known, log, steps)
+        evidence = weigh(known, steps)
+        if late <= MOST_VIOLATIONS and evidence.nats > -LEAST_NATS:
+            return _exact(log, known, late, evidence.nats)
+    room = WALL_APART_NS if log.clock == "wall" else None
+    within = None if room is None else (exact - room, exact + room)
+    found = _best_fit(choices, steps, within)
+    problem = "no step lies where its messages would need it" if known is None else "messages would come before the step that made them, or requests be sent after their prefill"  # fmt: skip
+    said = f"The log's {name} is not that of the capture's host ({problem}). "
+    aligned = _by_fit(found, log, steps, said, "wall" if log.clock == "wall" else "fit")
+    if aligned.offset_ns is None or log.clock != "wall":
+        return aligned
+    return replace(aligned, reason=f"{aligned.reason} The two wall clocks differ by {(aligned.offset_ns + zero_ns) / 1e6:.1f} ms.")  # fmt: skip
+
+
+def _exact(log: ClientLog, placed: Placement, late: float, nats: float) -> Alignment:
+    sure = nats >= LEAST_NATS
+    said = "Both sides carry this clock; client and capture must have run on one host."
+    if not sure:
+        said += " Too little is unusual in the run to confirm it: which step made a message is the nearest one's guess."
+    return _stated(Alignment(log.clock, placed, sure, said, violations=late, nats=nats, delivery_known=True))
+
+
+def _at_known_offset(choices: Sequence[Messages], steps: CaptureSteps, exact: float) -> Placement | None:
+    """The chains that explain most when delivery may take from nothing to ``LONGEST_DELIVERY_NS``; times at ``exact``."""
+    middle = 0.5 * float(choices[0].at_ns.min() + choices[0].at_ns.max())
+    within = (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns)
+    found = _best_fit(choices, steps, within, drift=False)
+    shift = Shift(exact, 0.0, middle)
+    if found is not None and found.evidence.nats >= LEAST_NATS:
+        # the chains are the fit's, the times are the clock's
+        whole = place(_with(choices, found.placement.messages.hypothesis), steps, found.placement.shift)
+        return with_begin(whole, steps, whole.begin, shift)
+    trials = []
+    for messages in choices:
+        for delay in np.arange(0.5e6, 3 * steps.typical_gap_ns, steps.typical_gap_ns / 4).tolist():
+            placed = place(messages, steps, shift.moved(-delay))
+            at_clock = with_begin(placed, steps, placed.begin, shift)
+            if at_clock.placed.any():
+                early = float((at_clock.residual_ns[at_clock.placed] < -TOLERANCE_NS).mean())
+                trials.append((early > MOST_VIOLATIONS, -round(weigh(placed, steps).nats / LEAST_NATS), delay, at_clock))  # fmt: skip
+    return min(trials, key=lambda t: t[:3])[3] if trials else None
+
+
+def _with(choices: Sequence[Messages], hypothesis: str) -> Messages:
+    return next(m for m in choices if m.hypothesis == hypothesis)
+
+
+def violations(placement: Placement, log: ClientLog, steps: CaptureSteps, *, bulk: float | None = None) -> float:
+    """Share of placed messages that came before their step's end, with requests sent after the step of their first token
+    had begun; ``bulk`` replaces the first count where the constant part of delivery is not known.
+    """
+    placed = placement.placed
+    count = int(placed.sum())
+    if not count:
+        return 0.0
+    early = float((placement.residual_ns[placed] < -TOLERANCE_NS).sum()) if bulk is None else bulk * count
+    sent = sent_on_capture(placement, log)
+    first = np.flatnonzero(placed & placement.messages.is_first)
+    late = sent[placement.messages.row[first]] > steps.start_ns[placement.step[first]] + TOLERANCE_NS
+    # Requests weigh as much as messages: one prefill in a hundred before its request is as impossible.
+    return max(early / count, float(late.mean()) if len(first) else 0.0)
+
+
+def sent_on_capture(placement: Placement, log: ClientLog) -> Floats:
+    """When each request was sent, on the capture's clock, ns (NaN: not known)."""
+    sent = log.requests["sent_ns"].cast(float).fill_null(float("nan")).to_numpy()
+    exact = log.requests["sent_ns"].fill_null(placement.messages.zero_ns).to_numpy() - placement.messages.zero_ns
+    return np.where(np.isnan(sent), np.nan, placement.shift.apply(exact.astype(np.float64)))
+
+
+def _by_numbers(placement: Placement, log: ClientLog, steps: CaptureSteps) -> Alignment:
+    late = violations(placement, log, steps, bulk=0.0)
+    if late > MOST_VIOLATIONS:
+        return Alignment("none", None, False, f"Not aligned: the log names the engine's steps, but {100 * late:.1f}% of its requests were sent after their prefill by them.", violations=late)  # fmt: skip
+    said = "The log names the engine's steps. The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms."
+    return _stated(Alignment("step_ids", placement, True, said, violations=late))
+
+
+def _by_shape(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps) -> Alignment:
+    shapes = [place_by_shape(messages, steps) for messages in choices]
+    best = max(shapes, key=lambda s: (not s.problem, s.nats))
+    said = f"The log has no start times: {best.sure} of {best.tried} requests were placed by the shape of their own gaps."
+    if best.problem:
+        return Alignment("none", None, False, f"Not aligned: {best.problem}. {said}", nats=best.nats)
+    return Alignment("shape", best.placement, True, f"{said} The constant part of delivery is set so that its 1% quantile is 0.5 ms.", violations=beyond_bulk(best.placement), nats=best.nats)  # fmt: skip
+
+
