@@ -213,9 +213,9 @@ def _by_numbers(placement: Placement, log: ClientLog, steps: CaptureSteps) -> Al
 def _by_shape(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps) -> Alignment:
     shapes = [place_by_shape(messages, steps) for messages in choices]
     best = max(shapes, key=lambda s: (not s.problem, s.nats))
-    said = f"The log has no start times: {best.sure} of {best.tried} requests were placed by the shape of their own gaps."
+    said = (
+        f"The log has no start times: {best.sure} of {best.tried} requests were placed by the shape of their own gaps."
+    )
     if best.problem:
         return Alignment("none", None, False, f"Not aligned: {best.problem}. {said}", nats=best.nats)
     return Alignment("shape", best.placement, True, f"{said} The constant part of delivery is set so that its 1% quantile is 0.5 ms.", violations=beyond_bulk(best.placement), nats=best.nats)  # fmt: skip
-
-

@@ -154,5 +154,3 @@ def beyond_bulk(placement: Placement) -> float:
         return 0.0
     low, middle = np.quantile(late, [0.25, 0.5])
     return float((late < low - 3 * (middle - low) - 500_000).mean())
-
-

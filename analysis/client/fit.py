@@ -75,8 +75,6 @@ def fit(messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: 
     return Fit(*best, margin, violations, trials, _problem(best[1], margin, violations))
 
 
-
-
 def _ranked(placements: list[Placement], steps: CaptureSteps) -> list[tuple[Placement, Evidence]]:
     weighed = [(p, weigh(p, steps)) for p in placements]
     return sorted(weighed, key=lambda pair: -pair[1].nats)
@@ -145,7 +143,9 @@ def _problem(evidence: Evidence, margin: float, violations: float) -> str:
     if margin < LEAST_MARGIN:
         return "two offsets explain the log about equally well"
     if violations > MOST_VIOLATIONS:
-        return f"at the best offset {100 * violations:.1f}% of the messages came before the step that made them had ended"
+        return (
+            f"at the best offset {100 * violations:.1f}% of the messages came before the step that made them had ended"
+        )
     return ""
 
 

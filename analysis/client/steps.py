@@ -87,11 +87,12 @@ class CaptureSteps:
 
 
 def capture_steps(
-    steps: pl.DataFrame, *, group: int = 0, first_ns: int | None = None, last_ns: int | None = None
+    steps: pl.DataFrame, *, group: int = 0, first_ns: int = 0, last_ns: int | None = None
 ) -> CaptureSteps:
     """The steps of one group out of the analysis' ``steps`` frame (one row per device and step).
 
-    A step of the group begins with its first rank and ends with its last. Excluded and partial steps are out.
+    A step of the group begins with its first rank and ends with its last. Excluded and partial steps are out. ``first_ns`` and
+    ``last_ns``: the capture range where it is narrower than from session start to the last step.
     """
     usable = steps.filter((pl.col("group") == group) & ~pl.col("excluded") & ~pl.col("partial"))
     present = [c for c in COUNTS if c in usable.columns]
@@ -112,7 +113,7 @@ def capture_steps(
         index=by_step["index"].cast(pl.Int64).to_numpy(), start_ns=start, end_ns=end,
         has_prefill=phase.is_in(["prefill", "mixed"]).to_numpy(), has_decode=phase.is_in(["decode", "mixed"]).to_numpy(),
         counts={c: _floats(by_step[c]) if c in present else unknown for c in COUNTS}, iteration=_floats(iteration),
-        first_ns=first_ns if first_ns is not None else int(start.min()) if len(start) else 0,
+        first_ns=first_ns,
         last_ns=last_ns if last_ns is not None else int(end.max()) if len(end) else 0, group=group,
     )  # fmt: skip
 

@@ -1,0 +1,113 @@
+"""What each client's gap consists of: the GPU's gaps between the steps of its two messages, and what delivery added.
+
+Messages that a client read at once (within ``ONE_READ_NS``) are one arrival, never gaps of zero. A gap is the causes of the
+steps it covers plus ``after_gpu``: how much later after its step the second message came than the first after its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .ledger import GapLedger
+from .placement import Placement
+from .steps import CaptureSteps, Flags, Floats, Ints
+
+ONE_READ_NS = 100_000.0
+AFTER_GPU = "after_gpu"
+
+
+@dataclass(frozen=True)
+class ClientGaps:
+    """Gaps between arrivals of requests, as columns; ns.
+
+    ``request``: row of the log; ``from_step`` and ``to_step``: rows of the steps that made the last tokens of both arrivals;
+    ``parts_ns``: (gaps, causes), each row sums to ``length_ns``; ``together``: messages that came in the second arrival.
+    """
+
+    causes: tuple[str, ...]
+    request: Ints
+    at_ns: Floats  # end of the gap, capture's clock
+    length_ns: Floats
+    from_step: Ints
+    to_step: Ints
+    parts_ns: Floats
+    together: Ints
+
+    def only(self, keep: Flags) -> ClientGaps:
+        """Some of the gaps."""
+        return ClientGaps(
+            self.causes, self.request[keep], self.at_ns[keep], self.length_ns[keep], self.from_step[keep], self.to_step[keep],
+            self.parts_ns[keep], self.together[keep],
+        )  # fmt: skip
+
+
+def client_gaps(placement: Placement, steps: CaptureSteps, ledger: GapLedger) -> ClientGaps:
+    """The gaps of all requests whose both ends were made by whole steps of the capture."""
+    last, together = last_of_arrivals(placement)
+    row, step = placement.messages.row[last], placement.step[last]
+    pair = (row[1:] == row[:-1]) & (step[1:] >= 0) & (step[:-1] >= 0)
+    second = np.flatnonzero(pair) + 1
+    end, begin = last[second], last[second - 1]
+    length = placement.at_ns[end] - placement.at_ns[begin]
+    parts = gpu_parts(steps, ledger, placement.step[begin], placement.step[end])
+    gpu = steps.end_ns[placement.step[end]] - steps.end_ns[placement.step[begin]]
+    after = length - gpu
+    return ClientGaps(
+        (*ledger.causes, AFTER_GPU), placement.messages.row[end], placement.at_ns[end], length,
+        placement.step[begin], placement.step[end], np.column_stack((parts, after)), together[second],
+    )  # fmt: skip
+
+
+def last_of_arrivals(placement: Placement) -> tuple[Ints, Ints]:
+    """The last message of every arrival, and how many messages it holds."""
+    return arrivals(placement.messages.row, placement.at_ns)
+
+
+def arrivals(row: Ints, at_ns: Floats) -> tuple[Ints, Ints]:
+    """Rows of the last message of every arrival of every request, and its number of messages."""
+    if not len(row):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    new = np.ones(len(row), dtype=bool)
+    new[1:] = (row[1:] != row[:-1]) | (np.diff(at_ns) > ONE_READ_NS)
+    first = np.flatnonzero(new)
+    sizes = np.diff(first, append=len(row))
+    return first + sizes - 1, sizes
+
+
+def gpu_parts(steps: CaptureSteps, ledger: GapLedger, begin: Ints, end: Ints) -> Floats:
+    """Causes of the time between the ends of two steps (rows), the second a decode-bearing one; ns, exact.
+
+    Where the first is no decode-bearing step (a prefill step of its own brought the first token), what lies before its end
+    is taken out of the gap in which it lies.
+    """
+    total = np.vstack((np.zeros((1, len(ledger.causes))), np.cumsum(ledger.parts_ns, axis=0)))
+    up_to = steps.decodes_up_to
+    parts = total[up_to[end]] - total[up_to[begin]]
+    inside = np.flatnonzero(~steps.has_decode[begin])
+    if len(inside):
+        parts[inside] -= _before(steps, ledger, begin[inside])
+    return parts
+
+
+def _before(steps: CaptureSteps, ledger: GapLedger, row: Ints) -> Floats:
+    """What of its gap had passed when a prefill step ended: prefill and other steps up to it, the rest host."""
+    decode = steps.decode_rows
+    slot = steps.decodes_up_to[row]  # the gap that this decode-bearing step closes
+    opening = np.where(slot > 0, decode[np.maximum(slot - 1, 0)], -1)
+    gap_start = np.where(slot < len(decode), steps.end_ns[decode[np.minimum(slot, len(decode) - 1)]] - ledger.gap_ns[np.minimum(slot, len(decode) - 1)], 0)  # fmt: skip
+    passed = steps.end_ns[row] - gap_start
+    found = np.zeros((len(row), len(ledger.causes)))
+    left = passed.astype(np.float64)
+    busy_start = np.maximum(steps.start_ns, np.concatenate(([0], np.maximum.accumulate(steps.end_ns)[:-1])))
+    span = np.maximum(steps.end_ns - busy_start, 0)
+    for cause, chosen in (("prefill_before", steps.has_prefill & ~steps.has_decode), ("other_steps", ~steps.has_prefill & ~steps.has_decode)):  # fmt: skip
+        if cause in ledger.causes:
+            sums = np.concatenate(([0], np.cumsum(span * chosen)))
+            part = sums[row + 1] - sums[opening + 1]
+            found[:, ledger.causes.index(cause)] = part
+            left -= part
+    rest = "host" if "host" in ledger.causes else ledger.causes[-1]
+    found[:, ledger.causes.index(rest)] += left
+    return found
