@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...ingest.client_logs.records import ClientLog
-from .evidence import beyond_bulk, weigh
-from .fit import LEAST_NATS, MOST_VIOLATIONS, Fit, Trial, fit, on_delivery
+from .evidence import Evidence, beyond_bulk, weigh
+from .fit import LEAST_NATS, MOST_VIOLATIONS, SEARCHED, Fit, Trial, fit, on_delivery
 from .messages import Messages, hypotheses, messages_of
-from .placement import Placement, Shift, place, with_begin
+from .placement import Placement, Shift, place, with_shift
+from .search import sample
 from .shape import place_by_shape
 from .step_numbers import place_by_numbers
 from .steps import CaptureClock, CaptureSteps, Floats
@@ -94,18 +95,19 @@ def _by_fit(found: Fit | None, log: ClientLog, steps: CaptureSteps, before: str,
         return Alignment("none", None, False, f"{before}Too few requests or steps to be matched.")
     if not found.good:
         return Alignment("none", None, False, f"{before}Not aligned: {found.problem}.", nats=found.evidence.nats, margin=found.margin, trials=found.trials)  # fmt: skip
-    placed = on_delivery(_all_of(found.placement, log, steps), steps)
+    placed = on_delivery(found.placement)
     late = violations(placed, log, steps, bulk=found.violations)
     if late > MOST_VIOLATIONS:
         return Alignment("none", None, False, f"{before}Not aligned: {100 * late:.1f}% of the messages and requests break causality at the best offset.", violations=late, trials=found.trials)  # fmt: skip
-    said = f"{before}The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms."
+    said = f"{before}The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms.{_preempted(found)}"
     return _stated(Alignment(method, placed, True, said, violations=late, nats=found.evidence.nats, margin=found.margin, trials=found.trials))  # fmt: skip
 
 
-def _all_of(placement: Placement, log: ClientLog, steps: CaptureSteps) -> Placement:
-    """The placement of the certain chains, widened to all messages of the log."""
-    every = messages_of(log, placement.messages.hypothesis)
-    return place(every, steps, placement.shift)
+def _preempted(found: Fit) -> str:
+    """What to say of requests laid in two parts."""
+    if not found.preempted:
+        return ""
+    return f" {found.preempted} request{'s were' if found.preempted > 1 else ' was'} preempted and went on later."
 
 
 def _stated(alignment: Alignment) -> Alignment:
@@ -117,7 +119,7 @@ def _stated(alignment: Alignment) -> Alignment:
     middle = 0.5 * float(inside.min() + inside.max())
     there = float(placement.shift.apply(np.array([middle]))[0]) - middle
     offset = round(there) - placement.messages.zero_ns
-    return replace(alignment, offset_ns=offset, drift_ppm=-placement.shift.slope * 1e6)
+    return replace(alignment, offset_ns=offset, drift_ppm=0.0 - placement.shift.slope * 1e6)
 
 
 def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, zero_ns: int) -> Alignment:
@@ -131,10 +133,10 @@ def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, 
         return Alignment("none", None, False, f"By its wall clock the log ends or begins {apart / 1e9:.0f} s {side} the capture: it is of another run.")  # fmt: skip
     known = _at_known_offset(choices, steps, exact)
     if known is not None:
-        late = violations(known, log, steps)
-        evidence = weigh(known, steps)
+        placed, evidence, more = known
+        late = violations(placed, log, steps)
         if late <= MOST_VIOLATIONS and evidence.nats > -LEAST_NATS:
-            return _exact(log, known, late, evidence.nats)
+            return _exact(log, placed, late, evidence.nats, more)
     room = WALL_APART_NS if log.clock == "wall" else None
     within = None if room is None else (exact - room, exact + room)
     found = _best_fit(choices, steps, within)
@@ -146,37 +148,36 @@ def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, 
     return replace(aligned, reason=f"{aligned.reason} The two wall clocks differ by {(aligned.offset_ns + zero_ns) / 1e6:.1f} ms.")  # fmt: skip
 
 
-def _exact(log: ClientLog, placed: Placement, late: float, nats: float) -> Alignment:
+def _exact(log: ClientLog, placed: Placement, late: float, nats: float, more: str) -> Alignment:
     sure = nats >= LEAST_NATS
-    said = "Both sides carry this clock; client and capture must have run on one host."
+    said = f"Both sides carry this clock; client and capture must have run on one host.{more}"
     if not sure:
         said += " Too little is unusual in the run to confirm it: which step made a message is the nearest one's guess."
     return _stated(Alignment(log.clock, placed, sure, said, violations=late, nats=nats, delivery_known=True))
 
 
-def _at_known_offset(choices: Sequence[Messages], steps: CaptureSteps, exact: float) -> Placement | None:
-    """The chains that explain most when delivery may take from nothing to ``LONGEST_DELIVERY_NS``; times at ``exact``."""
+def _at_known_offset(choices: Sequence[Messages], steps: CaptureSteps, exact: float) -> tuple[Placement, Evidence, str] | None:  # fmt: skip
+    """The chains that explain most when delivery may take from nothing to ``LONGEST_DELIVERY_NS``, with times at ``exact``,
+    their evidence and what to say of them.
+    """
     middle = 0.5 * float(choices[0].at_ns.min() + choices[0].at_ns.max())
-    within = (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns)
-    found = _best_fit(choices, steps, within, drift=False)
     shift = Shift(exact, 0.0, middle)
+    found = _best_fit(choices, steps, (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns), drift=False)
     if found is not None and found.evidence.nats >= LEAST_NATS:
-        # the chains are the fit's, the times are the clock's
-        whole = place(_with(choices, found.placement.messages.hypothesis), steps, found.placement.shift)
-        return with_begin(whole, steps, whole.begin, shift)
+        return with_shift(found.placement, steps, shift), found.evidence, _preempted(found)
     trials = []
     for messages in choices:
+        part = sample(messages, SEARCHED)
         for delay in np.arange(0.5e6, 3 * steps.typical_gap_ns, steps.typical_gap_ns / 4).tolist():
-            placed = place(messages, steps, shift.moved(-delay))
-            at_clock = with_begin(placed, steps, placed.begin, shift)
-            if at_clock.placed.any():
-                early = float((at_clock.residual_ns[at_clock.placed] < -TOLERANCE_NS).mean())
-                trials.append((early > MOST_VIOLATIONS, -round(weigh(placed, steps).nats / LEAST_NATS), delay, at_clock))  # fmt: skip
-    return min(trials, key=lambda t: t[:3])[3] if trials else None
-
-
-def _with(choices: Sequence[Messages], hypothesis: str) -> Messages:
-    return next(m for m in choices if m.hypothesis == hypothesis)
+            placed = place(part, steps, shift.moved(-delay))
+            if placed.placed.any():
+                early = float((placed.residual_ns[placed.placed] < -delay - TOLERANCE_NS).mean())
+                evidence = weigh(placed, steps)
+                trials.append((early > MOST_VIOLATIONS, -round(evidence.nats / LEAST_NATS), delay, messages, evidence))
+    if not trials:
+        return None
+    _, _, delay, messages, evidence = min(trials, key=lambda t: t[:3])
+    return with_shift(place(messages, steps, shift.moved(-delay)), steps, shift), evidence, ""
 
 
 def violations(placement: Placement, log: ClientLog, steps: CaptureSteps, *, bulk: float | None = None) -> float:

@@ -11,7 +11,7 @@ A wrong placement *loses* evidence at every landmark it misses, in the log as in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,13 @@ class Evidence:
     def nats(self) -> float:
         """All of it."""
         return self.gap_nats + self.first_nats + self.count_nats
+
+
+def with_counts(evidence: Evidence, placement: Placement, steps: CaptureSteps) -> Evidence:
+    """The evidence of some of a log's requests, with streams counted over all of them."""
+    covered, overfull = _overfull(placement, steps)
+    changes = _batch_changes(placement, steps)
+    return replace(evidence, count_nats=changes, messages=int(placement.placed.sum()), steps=covered, overfull=overfull)
 
 
 def weigh(placement: Placement, steps: CaptureSteps) -> Evidence:
@@ -124,7 +131,13 @@ def _batch_changes(placement: Placement, steps: CaptureSteps) -> float:
     slots = len(steps.decode_rows)
     requests = steps.counts["decode_requests"][steps.decode_rows]
     used = placement.slot[placement.slot >= 0]
-    if slots < 3 or not len(used) or placement.messages.hypothesis != "message" or not placement.messages.strict.all():
+    messages = placement.messages
+    if (
+        slots < 3
+        or not len(used)
+        or messages.hypothesis != "message"
+        or not (messages.complete and messages.strict.all())
+    ):
         return 0.0
     got = np.bincount(used, minlength=slots)
     first, last = int(used.min()), int(used.max())
@@ -141,7 +154,7 @@ def _batch_changes(placement: Placement, steps: CaptureSteps) -> float:
 
 def _overfull(placement: Placement, steps: CaptureSteps) -> tuple[int, int]:
     """Decode-bearing steps that brought a message, and those of them that would have served more than their requests."""
-    used = placement.slot[placement.slot >= 0]
+    used = placement.slot[(placement.slot >= 0) & placement.messages.strict]
     got = np.bincount(used, minlength=len(steps.decode_rows)) if len(used) else np.zeros(0)
     requests = steps.counts["decode_requests"][steps.decode_rows[: len(got)]]
     return int((got > 0).sum()), int((got > requests).sum())

@@ -10,14 +10,13 @@ import numpy as np
 from ...ingest.client_logs.records import ClientLog
 from .align import Alignment, align
 from .first_tokens import CAUSES, FirstTokens, first_tokens
-from .gaps import ClientGaps, arrivals, client_gaps
+from .gaps import ClientGaps, arrivals, causes_of, client_gaps
 from .lane import request_lane
 from .ledger import GapLedger, simple_ledger
-from .messages import messages_of
+from .messages import Messages, messages_of
 from .percentiles import percentiles, shares
-from .preempted import preempted_chains
 from .report import AllRequests, ClientReport, ClockReport, Wait
-from .steps import CaptureClock, CaptureSteps, Flags, Floats
+from .steps import CaptureClock, CaptureSteps, Flags, Floats, Ints
 from .throughput import throughput
 
 
@@ -51,30 +50,29 @@ def _explain(
     log: ClientLog, steps: CaptureSteps, clock: CaptureClock, options: ClientOptions, ledger: GapLedger, engine: Sequence[ClientLog]
 ) -> ClientReport:  # fmt: skip
     alignment = align(log, steps, clock, engine)
-    if alignment.placement is not None:
-        alignment = preempted_chains(alignment, steps)
     measured = _measured(log)
     placement = alignment.placement
     gaps = firsts = None
     if placement is not None:
-        gaps = _counted(client_gaps(placement, steps, ledger), measured)
+        gaps = client_gaps(placement, steps)
+        gaps = gaps.only(measured[gaps.request])
         firsts = first_tokens(placement, log, steps)
         firsts = firsts.only(measured[firsts.request])
     outside, unplaced = _left_out(alignment, log, steps, measured)
     requests = log.requests
-    together, tokens = _kinds_of_messages(log)
-    worst = () if gaps is None else _at_least_p99(gaps)
+    messages = messages_of(log, "message")
+    together, tokens = _kinds_of_messages(messages)
     return ClientReport(
         source=log.source, requests=int((~requests["warmup"]).sum()), requests_failed=int((requests["failed"] & ~requests["warmup"]).sum()),
         requests_warmup=int(requests["warmup"].sum()), requests_outside=outside, requests_unplaced=unplaced,
         clock=_clock(alignment),
         itl_ms=None if gaps is None else percentiles(gaps.length_ns),
-        gpu_itl_ms=None if gaps is None else percentiles(gaps.length_ns - gaps.parts_ns[:, -1]),
+        gpu_itl_ms=None if gaps is None else percentiles(gaps.gpu_ns),
         ttft_ms=None if firsts is None else percentiles(firsts.length_ns),
-        all_requests=_whole_log(log, measured, options), messages_together_pct=together, tokens_per_message=tokens,
-        by_cause=shares(gaps.causes, gaps.parts_ns[worst]) if gaps is not None and len(worst) else (),
+        all_requests=_whole_log(log, messages, measured, options), messages_together_pct=together, tokens_per_message=tokens,
+        by_cause=() if gaps is None or not len(gaps.length_ns) else shares(*causes_of(gaps, _at_least_p99(gaps), steps, ledger)),
         ttft_by_cause=() if firsts is None or not len(firsts.request) else shares(CAUSES, firsts.parts_ns),
-        worst_gaps=() if gaps is None else _worst_gaps(gaps, log, steps, options.worst),
+        worst_gaps=() if gaps is None else _worst_gaps(gaps, log, steps, ledger, options.worst),
         worst_first_tokens=() if firsts is None else _worst_firsts(firsts, log, steps, options.worst),
         lane=request_lane(placement, firsts, log, steps), notes=(*log.notes, *([log.lacking] if log.lacking else [])),
     )  # fmt: skip
@@ -86,13 +84,7 @@ def _measured(log: ClientLog) -> Flags:
     return (~(requests["failed"] | requests["warmup"] | requests["cancelled"])).to_numpy()
 
 
-def _counted(gaps: ClientGaps, measured: Flags) -> ClientGaps:
-    return gaps.only(measured[gaps.request])
-
-
-def _at_least_p99(gaps: ClientGaps) -> np.ndarray[tuple[int], np.dtype[np.int64]] | tuple[()]:
-    if not len(gaps.length_ns):
-        return ()
+def _at_least_p99(gaps: ClientGaps) -> Ints:
     return np.flatnonzero(gaps.length_ns >= np.percentile(gaps.length_ns, 99))
 
 
@@ -124,9 +116,8 @@ def _left_out(alignment: Alignment, log: ClientLog, steps: CaptureSteps, measure
     return int(outside.sum()), int((missing & ~outside).sum())
 
 
-def _kinds_of_messages(log: ClientLog) -> tuple[float | None, str]:
+def _kinds_of_messages(messages: Messages) -> tuple[float | None, str]:
     """Share of messages read with the one before, and how many tokens a message holds."""
-    messages = messages_of(log, "message")
     if not len(messages.row):
         return None, "unknown"
     last, _ = arrivals(messages.row, messages.at_ns)
@@ -137,8 +128,7 @@ def _kinds_of_messages(log: ClientLog) -> tuple[float | None, str]:
     return together, "one" if (known == 1).all() else "several"
 
 
-def _whole_log(log: ClientLog, measured: Flags, options: ClientOptions) -> AllRequests:
-    messages = messages_of(log, "message")
+def _whole_log(log: ClientLog, messages: Messages, measured: Flags, options: ClientOptions) -> AllRequests:
     keep = messages.only(measured[messages.row]) if len(messages.row) else messages
     last, _ = arrivals(keep.row, keep.at_ns)
     row, at = keep.row[last], keep.at_ns[last]
@@ -151,29 +141,35 @@ def _whole_log(log: ClientLog, measured: Flags, options: ClientOptions) -> AllRe
     )  # fmt: skip
 
 
-def _first_messages(log: ClientLog, measured: Flags) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _first_messages(log: ClientLog, measured: Flags) -> Ints:
     has = measured & (log.requests["message_count"].fill_null(0) > 0).to_numpy()
     return np.asarray(log.requests["first_message"].fill_null(0).to_numpy()[has])
 
 
-def _worst_gaps(gaps: ClientGaps, log: ClientLog, steps: CaptureSteps, most: int) -> tuple[Wait, ...]:
+def _worst_gaps(gaps: ClientGaps, log: ClientLog, steps: CaptureSteps, ledger: GapLedger, most: int) -> tuple[Wait, ...]:  # fmt: skip
     number = log.requests["request"].to_numpy()
     found = []
-    for k in _longest(gaps.length_ns, most):
+    rows = _longest(gaps.length_ns, most)
+    causes, parts = causes_of(gaps, rows, steps, ledger)
+    for at, k in enumerate(rows.tolist()):
         covered = steps.index[gaps.from_step[k] + 1 : gaps.to_step[k] + 1]
-        found.append(Wait(int(number[gaps.request[k]]), round(gaps.at_ns[k]), float(gaps.length_ns[k]) / 1e6, tuple(covered.tolist()), shares(gaps.causes, gaps.parts_ns[k : k + 1])))  # fmt: skip
+        found.append(Wait(int(number[gaps.request[k]]), round(gaps.at_ns[k]), float(gaps.length_ns[k]) / 1e6, tuple(covered.tolist()), shares(causes, parts[at : at + 1])))  # fmt: skip
     return tuple(found)
 
 
 def _worst_firsts(firsts: FirstTokens, log: ClientLog, steps: CaptureSteps, most: int) -> tuple[Wait, ...]:
     number = log.requests["request"].to_numpy()
     found = []
-    for k in _longest(firsts.length_ns, most):
+    for k in _longest(firsts.length_ns, most).tolist():
         covered = steps.index[firsts.first_step[k] : firsts.last_step[k] + 1]
         found.append(Wait(int(number[firsts.request[k]]), round(firsts.at_ns[k]), float(firsts.length_ns[k]) / 1e6, tuple(covered.tolist()), shares(CAUSES, firsts.parts_ns[k : k + 1])))  # fmt: skip
     return tuple(found)
 
 
-def _longest(length_ns: Floats, most: int) -> list[int]:
-    order = np.argsort(-length_ns, kind="stable")
-    return [int(k) for k in order[:most]]
+def _longest(length_ns: Floats, most: int) -> Ints:
+    """Rows of the longest, the longest first, ties in order."""
+    if len(length_ns) <= most:
+        return np.argsort(-length_ns, kind="stable")
+    least = np.partition(length_ns, len(length_ns) - most)[len(length_ns) - most]
+    rows = np.flatnonzero(length_ns >= least)
+    return rows[np.argsort(-length_ns[rows], kind="stable")[:most]]

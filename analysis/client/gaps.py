@@ -23,46 +23,37 @@ class ClientGaps:
     """Gaps between arrivals of requests, as columns; ns.
 
     ``request``: row of the log; ``from_step`` and ``to_step``: rows of the steps that made the last tokens of both arrivals;
-    ``parts_ns``: (gaps, causes), each row sums to ``length_ns``; ``together``: messages that came in the second arrival.
+    ``gpu_ns``: between the ends of these steps.
     """
 
-    causes: tuple[str, ...]
     request: Ints
     at_ns: Floats  # end of the gap, capture's clock
     length_ns: Floats
+    gpu_ns: Floats
     from_step: Ints
     to_step: Ints
-    parts_ns: Floats
-    together: Ints
 
     def only(self, keep: Flags) -> ClientGaps:
         """Some of the gaps."""
-        return ClientGaps(
-            self.causes, self.request[keep], self.at_ns[keep], self.length_ns[keep], self.from_step[keep], self.to_step[keep],
-            self.parts_ns[keep], self.together[keep],
-        )  # fmt: skip
+        if keep.all():
+            return self
+        return ClientGaps(self.request[keep], self.at_ns[keep], self.length_ns[keep], self.gpu_ns[keep], self.from_step[keep], self.to_step[keep])  # fmt: skip
 
 
-def client_gaps(placement: Placement, steps: CaptureSteps, ledger: GapLedger) -> ClientGaps:
+def client_gaps(placement: Placement, steps: CaptureSteps) -> ClientGaps:
     """The gaps of all requests whose both ends were made by whole steps of the capture."""
-    last, together = last_of_arrivals(placement)
+    last, _ = arrivals(placement.messages.row, placement.at_ns)
     row, step = placement.messages.row[last], placement.step[last]
-    pair = (row[1:] == row[:-1]) & (step[1:] >= 0) & (step[:-1] >= 0)
-    second = np.flatnonzero(pair) + 1
-    end, begin = last[second], last[second - 1]
-    length = placement.at_ns[end] - placement.at_ns[begin]
-    parts = gpu_parts(steps, ledger, placement.step[begin], placement.step[end])
-    gpu = steps.end_ns[placement.step[end]] - steps.end_ns[placement.step[begin]]
-    after = length - gpu
-    return ClientGaps(
-        (*ledger.causes, AFTER_GPU), placement.messages.row[end], placement.at_ns[end], length,
-        placement.step[begin], placement.step[end], np.column_stack((parts, after)), together[second],
-    )  # fmt: skip
+    second = np.flatnonzero((row[1:] == row[:-1]) & (step[1:] >= 0) & (step[:-1] >= 0)) + 1
+    at, begin, end = placement.at_ns[last], step[second - 1], step[second]
+    gpu = (steps.end_ns[end] - steps.end_ns[begin]).astype(np.float64)
+    return ClientGaps(row[second], at[second], at[second] - at[second - 1], gpu, begin, end)
 
 
-def last_of_arrivals(placement: Placement) -> tuple[Ints, Ints]:
-    """The last message of every arrival, and how many messages it holds."""
-    return arrivals(placement.messages.row, placement.at_ns)
+def causes_of(gaps: ClientGaps, rows: Ints, steps: CaptureSteps, ledger: GapLedger) -> tuple[tuple[str, ...], Floats]:
+    """Names of the causes, and what each took of some gaps, ns; every row sums to the gap's length."""
+    parts = gpu_parts(steps, ledger, gaps.from_step[rows], gaps.to_step[rows])
+    return (*ledger.causes, AFTER_GPU), np.column_stack((parts, gaps.length_ns[rows] - gaps.gpu_ns[rows]))
 
 
 def arrivals(row: Ints, at_ns: Floats) -> tuple[Ints, Ints]:

@@ -23,6 +23,7 @@ class Messages:
     ``row``: row of the request in ``log.requests``; ``at_ns``: on the log's clock less ``zero_ns`` (since sending where the
     log has no start times); ``tokens`` 0 = unknown; ``place``: position in the chain, 0 = the first message.
     ``strict``: the chain is certain under the hypothesis (False: how many steps a message covers is not known).
+    ``complete``: all requests of the log are here, so that streams of a step can be counted.
     """
 
     zero_ns: int
@@ -32,6 +33,7 @@ class Messages:
     place: Ints
     strict: Flags
     hypothesis: str
+    complete: bool = True
 
     @property
     def is_first(self) -> Flags:
@@ -40,7 +42,9 @@ class Messages:
 
     def only(self, keep: Flags) -> Messages:
         """Some of the messages."""
-        return Messages(self.zero_ns, self.row[keep], self.at_ns[keep], self.tokens[keep], self.place[keep], self.strict[keep], self.hypothesis)  # fmt: skip
+        if keep.all():
+            return self
+        return Messages(self.zero_ns, self.row[keep], self.at_ns[keep], self.tokens[keep], self.place[keep], self.strict[keep], self.hypothesis, False)  # fmt: skip
 
 
 def messages_of(log: ClientLog, hypothesis: str) -> Messages:
@@ -89,7 +93,7 @@ def _stream_interval(tokens: Ints, output: Floats, place: Ints, count: Ints) -> 
 
 def hypotheses(log: ClientLog) -> tuple[str, ...]:
     """The hypotheses worth trying: one where every message is known to hold one token, else both."""
-    tokens = messages_of(log, "message").tokens
-    if not len(tokens) or (tokens <= 1).all():
+    tokens = log.messages["tokens"]
+    if not len(tokens) or (tokens.null_count() == 0 and tokens.max() == 1):
         return ("message",)
     return ("message", "token")

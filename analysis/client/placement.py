@@ -7,7 +7,7 @@ that read late, do not move a chain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,10 +76,21 @@ def place_shifted(placement: Placement, steps: CaptureSteps, by: int) -> Placeme
     return _laid(placement.messages, steps, shift, shift.apply(placement.messages.at_ns), moved)
 
 
-def with_begin(placement: Placement, steps: CaptureSteps, begin: Ints, shift: Shift | None = None) -> Placement:
-    """The placement with other beginnings of the chains (and another shift)."""
-    shift = shift or placement.shift
-    return _laid(placement.messages, steps, shift, shift.apply(placement.messages.at_ns), begin)
+def with_residual_moved(placement: Placement, by_ns: float) -> Placement:
+    """The same messages on the same steps, all times ``by_ns`` later."""
+    return replace(
+        placement,
+        shift=placement.shift.moved(by_ns),
+        at_ns=placement.at_ns + by_ns,
+        residual_ns=placement.residual_ns + by_ns,
+    )
+
+
+def with_shift(placement: Placement, steps: CaptureSteps, shift: Shift) -> Placement:
+    """The same messages on the same steps, with the times of another shift."""
+    at = shift.apply(placement.messages.at_ns)
+    ends = steps.end_ns[np.maximum(placement.step, 0)]
+    return replace(placement, shift=shift, at_ns=at, residual_ns=np.where(placement.placed, at - ends, np.nan))
 
 
 def _begin_of_chains(messages: Messages, steps: CaptureSteps, at: Floats) -> Ints:

@@ -11,87 +11,89 @@ from dataclasses import replace
 
 import numpy as np
 
-from .align import Alignment
 from .placement import Placement
-from .steps import CaptureSteps, Floats, Ints
+from .steps import CaptureSteps, Flags, Floats, Ints
 
 #: Messages each side of a break must have.
 LEAST_SIDE = 4
+#: A break is so much of a usual step at least, and either side scatters by less than SCATTER of one.
+LEAST_BREAK = 0.8
+SCATTER = 0.45
 
 
-def preempted_chains(alignment: Alignment, steps: CaptureSteps) -> Alignment:
-    """The alignment with the chains of preempted requests laid in two parts."""
-    placement = alignment.placement
-    if placement is None or not len(steps.decode_rows):
-        return alignment
-    broken = _suspects(placement, steps)
-    if not broken:
-        return alignment
+def mended(placement: Placement, steps: CaptureSteps) -> tuple[Placement, int]:
+    """The placement with the chains of preempted requests laid in two parts, and how many there were."""
+    if len(steps.decode_rows) < 2 or not placement.placed.any():
+        return placement, 0
+    slot, step = placement.slot.copy(), placement.step.copy()
     usual = float(np.median(placement.residual_ns[placement.placed]))
-    slot, step, at = placement.slot.copy(), placement.step.copy(), placement.at_ns
-    mended = 0
-    for first, last in broken:
-        part = _mend(placement, steps, first, last, usual)
-        if part is not None:
-            where, slots = part
+    count = 0
+    for first, last in _suspects(placement, steps):
+        found = _break(placement, steps, first, last, usual)
+        if found is not None:
+            where, slots = found
             slot[where], step[where] = slots, steps.decode_rows[slots]
-            mended += 1
-    if not mended:
-        return alignment
-    residual = np.where(step >= 0, at - steps.end_ns[np.maximum(step, 0)], np.nan)
-    reason = f"{alignment.reason} {mended} request{'s were' if mended > 1 else ' was'} preempted and went on later."
-    return replace(alignment, placement=replace(placement, slot=slot, step=step, residual_ns=residual), reason=reason)
+            count += 1
+    if not count:
+        return placement, 0
+    residual = np.where(step >= 0, placement.at_ns - steps.end_ns[np.maximum(step, 0)], np.nan)
+    return replace(placement, slot=slot, step=step, residual_ns=residual), count
 
 
 def _suspects(placement: Placement, steps: CaptureSteps) -> list[tuple[int, int]]:
-    """Ranges of messages whose first and last third lie more than most of a step apart."""
+    """Ranges of messages whose first and last few lie more than half a step apart, against their steps."""
     placed = np.flatnonzero(placement.slot >= 0)
     if not len(placed):
         return []
-    row = placement.messages.row[placed]
+    row, late = placement.messages.row[placed], placement.residual_ns[placed]
     begin = np.flatnonzero(np.diff(row, prepend=-1))
     end = np.append(begin[1:], len(row))
     long = end - begin >= 2 * LEAST_SIDE
-    found = []
-    late = placement.residual_ns[placed]
-    quarter = np.maximum((end - begin) // 6, 2)
-    front = late[np.minimum(begin + quarter, len(late) - 1)]
-    back = late[np.maximum(end - 1 - quarter, 0)]
-    # One message of either side is enough to look closer; the closer look takes all of them.
-    for k in np.flatnonzero(long & (np.abs(back - front) > 0.6 * steps.typical_gap_ns)).tolist():
-        found.append((int(placed[begin[k]]), int(placed[end[k] - 1]) + 1))
-    return found
+    begin, end = begin[long], end[long]
+    few = np.arange(LEAST_SIDE)
+    front = np.median(late[begin[:, None] + few], axis=1)
+    back = np.median(late[end[:, None] - 1 - few], axis=1)
+    apart: Flags = np.abs(back - front) > 0.5 * steps.typical_gap_ns
+    return [(int(placed[b]), int(placed[e - 1]) + 1) for b, e in zip(begin[apart], end[apart], strict=True)]
 
 
-def _mend(placement: Placement, steps: CaptureSteps, first: int, last: int, usual: float) -> tuple[slice, Ints] | None:
+def _break(placement: Placement, steps: CaptureSteps, first: int, last: int, usual: float) -> tuple[slice, Ints] | None:
     """The messages of the displaced part and their new slots; None where the request has no such break."""
     late: Floats = placement.residual_ns[first:last]
-    if np.isnan(late).any():
+    if np.isnan(late).any() or len(late) < 2 * LEAST_SIDE:
         return None
-    count = len(late)
-    best, cost = -1, np.inf
-    for k in range(LEAST_SIDE, count - LEAST_SIDE + 1):
-        left, right = late[:k], late[k:]
-        total = float(np.abs(left - np.median(left)).sum() + np.abs(right - np.median(right)).sum())
-        if total < cost:
-            best, cost = k, total
-    if best < 0:
+    cut = _where_it_breaks(late)
+    before, after = float(np.median(late[:cut])), float(np.median(late[cut:]))
+    scatter = max(float(np.median(np.abs(late[:cut] - before))), float(np.median(np.abs(late[cut:] - after))))
+    typical = steps.typical_gap_ns
+    if abs(after - before) < LEAST_BREAK * typical or scatter > SCATTER * typical:
         return None
-    before, after = float(np.median(late[:best])), float(np.median(late[best:]))
-    whole = float(np.abs(late - np.median(late)).sum())
-    if abs(after - before) < 0.8 * steps.typical_gap_ns or cost > 0.5 * whole:
+    is_behind = abs(after - usual) > abs(before - usual)
+    where = slice(first + cut, last) if is_behind else slice(first, first + cut)
+    slots = placement.slot[where] + _steps_missed(placement, steps, where, usual)
+    if slots[0] < 0 or slots[-1] >= len(steps.decode_rows):
         return None
-    late_side = abs(after - usual) > abs(before - usual)
-    where = slice(first + best, last) if late_side else slice(first, first + best)
-    wanted = placement.at_ns[where] - usual
-    ends = steps.decode_end
-    near = np.clip(np.searchsorted(ends, wanted), 1, max(len(ends) - 1, 1))
+    low, high = (placement.slot[first + cut - 1], slots[0]) if is_behind else (slots[-1], placement.slot[first + cut])
+    between = slice(int(steps.decode_rows[low]) + 1, int(steps.decode_rows[max(high, 0)]) + 1)
+    return (where, slots) if high - low >= 2 and steps.has_prefill[between].any() else None
+
+
+def _where_it_breaks(late: Floats) -> int:
+    """The cut that leaves the least scatter on both sides; outliers are clipped."""
+    low, high = np.quantile(late, [0.03, 0.97])
+    values = np.clip(late, low, high)
+    values = values - values.mean()
+    left, left_squares = np.cumsum(values), np.cumsum(values**2)
+    cuts = np.arange(LEAST_SIDE, len(late) - LEAST_SIDE + 1)
+    sums, squares = left[cuts - 1], left_squares[cuts - 1]
+    rest, rest_squares = left[-1] - sums, left_squares[-1] - squares
+    cost = squares - sums**2 / cuts + rest_squares - rest**2 / (len(late) - cuts)
+    return int(cuts[np.argmin(cost)])
+
+
+def _steps_missed(placement: Placement, steps: CaptureSteps, where: slice, usual: float) -> int:
+    """By how many decode-bearing steps a part must be moved to be as late as messages usually are."""
+    ends, wanted = steps.decode_end, placement.at_ns[where] - usual
+    near = np.clip(np.searchsorted(ends, wanted), 1, len(ends) - 1)
     near = np.where(np.abs(ends[near] - wanted) < np.abs(wanted - ends[near - 1]), near, near - 1)
-    slots = placement.slot[where] + int(np.median(near - placement.slot[where]))
-    if slots[0] < 0 or slots[-1] >= len(ends):
-        return None
-    low, high = (placement.slot[first + best - 1], slots[0]) if late_side else (slots[-1], placement.slot[first + best])
-    if high - low < 2:
-        return None
-    between = slice(int(steps.decode_rows[low]) + 1, int(steps.decode_rows[high]) + 1)
-    return (where, slots) if steps.has_prefill[between].any() else None
+    return int(np.median(near - placement.slot[where]))

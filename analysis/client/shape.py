@@ -23,6 +23,7 @@ LEAST_PLACED = 0.5
 LEAST_TRIED = 5
 MOST_OUT_OF_ORDER = 0.05
 COARSE = 24  # messages of a request that are looked at first
+KEPT = 80  # places that are left after a first look at a few messages
 CLOSER = 12  # places that are looked at with all messages
 MOST_PER_MESSAGE = 4.0  # nats that one message may cost
 NOISE_FLOOR_NS = 100_000.0
@@ -80,14 +81,24 @@ def _best_place(at: Floats, place: Ints, steps: CaptureSteps, rows: Ints, least:
     rows, begin = rows[whole], begin[whole]
     if not len(rows):
         return None
-    some = np.unique(np.linspace(1, len(at) - 1, min(COARSE, len(at) - 1)).astype(np.int64))
-    long = np.argsort(-np.diff(at))[: COARSE // 2] + 1  # landmarks of the request
+    for messages, keep in ((COARSE // 3, KEPT), (COARSE, CLOSER)):
+        if len(rows) > keep:
+            close = _nearest_shapes(at, place, steps, begin, messages, keep)
+            rows, begin = rows[close], begin[close]
+    return _closer(at, place, steps, rows, begin, least)
+
+
+def _nearest_shapes(at: Floats, place: Ints, steps: CaptureSteps, begin: Ints, messages: int, keep: int) -> Ints:
+    """The ``keep`` places that some messages fit best: evenly spread ones and those around the longest gaps."""
+    some = np.linspace(1, len(at) - 1, min(messages, len(at) - 1)).astype(np.int64)
+    gaps = np.diff(at)
+    count = min(max(messages // 2, 2), len(gaps))
+    long = np.argpartition(-gaps, count - 1)[:count] + 1
     some = np.unique(np.concatenate((some, long, np.maximum(long - 1, 1))))
     late = at[some][None, :] - steps.decode_end[begin[:, None] + place[some][None, :] - 1]
-    late -= np.median(late, axis=1, keepdims=True)
-    cost = np.minimum(np.abs(late), 3 * steps.typical_gap_ns).mean(axis=1)
-    close = np.argsort(cost, kind="stable")[:CLOSER]
-    return _closer(at, place, steps, rows[close], begin[close], least)
+    late -= late.mean(axis=1, keepdims=True)
+    cost = np.minimum(np.abs(late), 3 * steps.typical_gap_ns).sum(axis=1)
+    return np.sort(np.argpartition(cost, keep)[:keep])
 
 
 def _closer(at: Floats, place: Ints, steps: CaptureSteps, rows: Ints, begin: Ints, least: float) -> _Place:
