@@ -26,6 +26,8 @@ LEAST_LANDMARKS_MET = 0.5
 SEARCHED = 20_000
 #: Where the fit puts the 1% quantile of delivery: its constant part cannot be told from the offset.
 LEAST_DELIVERY_NS = 500_000.0
+#: A drift is stated when it is so many of its own standard errors.
+SIGNIFICANT = 3.0
 NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 
@@ -63,7 +65,8 @@ def fit(messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: 
 
     The search looks at some of a long log's requests; the placement that comes back holds all messages.
     """
-    usable = messages.only(messages.strict) if messages.strict.any() else messages
+    # Where no message says how many tokens it holds, the hypothesis has to prove itself (speculative decoding does).
+    usable = messages.only(messages.strict) if messages.strict.any() else messages.trusted()
     if len(usable.row) < 2 or len(steps.index) < 3:
         return None
     part = sample(usable, SEARCHED)
@@ -78,7 +81,8 @@ def fit(messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: 
     others.sort(key=lambda pair: -pair[1].nats)
     margin = evidence.nats - max(others[0][1].nats if others else 0.0, 0.0)
     trials = tuple(Trial(p.shift.offset_ns, e.nats) for p, e in [close[0], *others])
-    placed, preempted = mended(place(messages, steps, best.shift), steps)
+    whole = messages if messages.strict.any() else usable
+    placed, preempted = mended(place(whole, steps, best.shift), steps)
     evidence = with_counts(evidence, placed, steps)
     violations = beyond_bulk(placed)
     return Fit(placed, preempted, evidence, margin, violations, trials, _problem(evidence, margin, violations, preempted))
@@ -121,18 +125,26 @@ def _centred(placement: Placement, *, drift: bool) -> Shift:
 
 
 def trend(at: Floats, late: Floats) -> tuple[float, float]:
-    """Slope and level at 0 of residuals over time: a line through medians of up to 60 stretches, outliers left out."""
+    """Slope and level at 0 of residuals over time, the slope 0 where it does not stand out of the noise.
+
+    A line (the median of all slopes) through medians of up to 60 stretches; outliers count little.
+    """
     count = int(np.clip(len(at) // 30, 1, 60))
     middle = float(np.median(late))
     if count < 4:
         return 0.0, middle
-    order = np.argsort(at, kind="stable")
-    parts = np.array_split(order, count)
+    parts = np.array_split(np.argsort(at, kind="stable"), count)
     x = np.array([at[p].mean() for p in parts])
     y = np.array([np.median(late[p]) for p in parts])
     i, j = np.triu_indices(count, 1)
     apart = x[j] - x[i]
-    slope = float(np.median((y[j] - y[i])[apart > 0] / apart[apart > 0])) if (apart > 0).any() else 0.0
+    if not (apart > 0).any():
+        return 0.0, middle
+    slope = float(np.median((y[j] - y[i])[apart > 0] / apart[apart > 0]))
+    off = y - slope * x
+    error = 1.5 * float(np.median(np.abs(off - np.median(off)))) / float(np.sqrt(((x - x.mean()) ** 2).sum()))
+    if abs(slope) < SIGNIFICANT * error:
+        return 0.0, middle
     return slope, float(np.median(late - slope * at))
 
 

@@ -7,7 +7,7 @@ in the chain is known though its step is not. What one message advances the chai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -39,6 +39,10 @@ class Messages:
     def is_first(self) -> Flags:
         """The messages with a request's first token."""
         return self.place == 0
+
+    def trusted(self) -> Messages:
+        """The same with every chain taken for certain."""
+        return replace(self, strict=np.ones(len(self.row), dtype=bool))
 
     def only(self, keep: Flags) -> Messages:
         """Some of the messages."""

@@ -139,7 +139,8 @@ def _messages(ttft: Floats, gaps: _Gaps, output: Floats, silent: npt.NDArray[np.
     steps[is_first] = ttft[counts > 0]
     steps[~is_first] = gaps.values
     total = np.cumsum(steps)
-    after = total - (total[first] - steps[first])[request] if len(steps) else total
+    begin = np.minimum(first, max(len(steps) - 1, 0))  # a last request without messages points behind them
+    after = total - (total[begin] - steps[begin])[request] if len(steps) else total
     tokens = np.zeros(len(steps), dtype=np.int64)
     if gaps.tokens is not None:
         tokens[~is_first] = gaps.tokens
