@@ -85,7 +85,9 @@ def fit(messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: 
     placed, preempted = mended(place(whole, steps, best.shift), steps)
     evidence = with_counts(evidence, placed, steps)
     violations = beyond_bulk(placed)
-    return Fit(placed, preempted, evidence, margin, violations, trials, _problem(evidence, margin, violations, preempted))
+    return Fit(
+        placed, preempted, evidence, margin, violations, trials, _problem(evidence, margin, violations, preempted)
+    )
 
 
 def _ranked(placements: list[Placement], steps: CaptureSteps) -> list[tuple[Placement, Evidence]]:

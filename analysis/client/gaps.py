@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .evidence import ONE_READ_NS
 from .ledger import GapLedger
 from .placement import Placement
 from .steps import CaptureSteps, Flags, Floats, Ints
 
-ONE_READ_NS = 100_000.0
 AFTER_GPU = "after_gpu"
 
 

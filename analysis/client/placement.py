@@ -1,8 +1,8 @@
 """Messages laid on steps at a given offset: each request's chain where most of its messages want it.
 
 Times are shifted so that a message at its step's end has residual 0. Every message votes for where its request's chain
-begins (the step that ends nearest to it, less its place); the median vote counts, so jitter of a few messages, and clients
-that read late, do not move a chain.
+begins (the step that ends nearest to it, less its place); what most say counts: messages that came on time agree, those that
+a client read late scatter.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ NOWHERE = -(1 << 40)
 
 
 def place(messages: Messages, steps: CaptureSteps, shift: Shift) -> Placement:
-    """Lay the messages on the steps, every chain by the median vote of its messages."""
+    """Lay the messages on the steps, every chain where most of its messages want it."""
     at = shift.apply(messages.at_ns)
     return _laid(messages, steps, shift, at, _begin_of_chains(messages, steps, at))
 
@@ -101,7 +101,7 @@ def _begin_of_chains(messages: Messages, steps: CaptureSteps, at: Floats) -> Int
     if len(ends):
         inside = (at >= ends[0] - margin) & (at <= ends[-1] + margin) & (messages.place > 0)
         votes = _nearest(ends, at[inside]) - messages.place[inside] + 1
-        _median_of_groups(messages.row[inside], votes, begin)
+        _most_of_groups(messages.row[inside], votes, begin)
     alone = messages.is_first & (begin[messages.row] == NOWHERE)
     rows = steps.prefill_rows
     if alone.any() and len(rows):  # one token, or cut behind the first: only the prefill can be found
@@ -117,6 +117,22 @@ def _nearest(ends: Floats, at: Floats) -> Ints:
     before = np.maximum(after - 1, 0)
     after = np.minimum(after, len(ends) - 1)
     return np.where(np.abs(ends[after] - at) < np.abs(at - ends[before]), after, before)
+
+
+def _most_of_groups(group: Ints, values: Ints, into: Ints) -> None:
+    """Write the commonest of each group's values into ``into``; of equally common ones the smallest."""
+    if not len(group):
+        return
+    packed = np.sort(group * VOTE_SPAN + (values + VOTE_SPAN // 2))
+    first = np.flatnonzero(np.diff(packed, prepend=packed[0] - 1))
+    counts = np.diff(first, append=len(packed))
+    groups = packed[first] // VOTE_SPAN
+    begin = np.flatnonzero(np.diff(groups, prepend=-1))
+    most = np.maximum.reduceat(counts, begin)
+    is_most = counts == np.repeat(most, np.diff(begin, append=len(groups)))
+    chosen = np.flatnonzero(is_most)
+    chosen = chosen[np.diff(groups[chosen], prepend=-1) != 0]
+    into[groups[chosen]] = packed[first[chosen]] % VOTE_SPAN - VOTE_SPAN // 2
 
 
 def _median_of_groups(group: Ints, values: Ints, into: Ints) -> None:

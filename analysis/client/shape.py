@@ -76,15 +76,14 @@ def place_by_shape(messages: Messages, steps: CaptureSteps) -> Shape:
 
 def _best_place(at: Floats, place: Ints, steps: CaptureSteps, rows: Ints, least: float) -> _Place | None:
     """The place among the first-token steps ``rows`` that fits best, None where none holds the whole request."""
-    begin = steps.decodes_up_to[rows]
-    whole = begin + int(place[-1]) - 1 < len(steps.decode_rows)
-    rows, begin = rows[whole], begin[whole]
+    whole = steps.decodes_up_to[rows] + int(place[-1]) - 1 < len(steps.decode_rows)
+    rows = rows[whole]
     if not len(rows):
         return None
+    begin = np.unique(steps.decodes_up_to[rows])  # prefill steps one behind the other differ in the first token only
     for messages, keep in ((COARSE // 3, KEPT), (COARSE, CLOSER)):
-        if len(rows) > keep:
-            close = _nearest_shapes(at, place, steps, begin, messages, keep)
-            rows, begin = rows[close], begin[close]
+        if len(begin) > keep:
+            begin = begin[_nearest_shapes(at, place, steps, begin, messages, keep)]
     return _closer(at, place, steps, rows, begin, least)
 
 
@@ -102,20 +101,26 @@ def _nearest_shapes(at: Floats, place: Ints, steps: CaptureSteps, begin: Ints, m
 
 
 def _closer(at: Floats, place: Ints, steps: CaptureSteps, rows: Ints, begin: Ints, least: float) -> _Place:
-    late = np.empty((len(rows), len(at)))
-    late[:, 1:] = at[None, 1:] - steps.decode_end[begin[:, None] + place[None, 1:] - 1]
-    late[:, 0] = at[0] - steps.end_ns[rows]
-    level = np.median(late[:, 1:], axis=1)
+    late = at[None, 1:] - steps.decode_end[begin[:, None] + place[None, 1:] - 1]
+    level = np.median(late, axis=1)
     apart = np.abs(late - level[:, None])
     noise = np.maximum(np.median(apart, axis=1) / np.log(2), NOISE_FLOOR_NS)
     scale = float(noise.min())
-    cost = np.minimum(apart / scale, MOST_PER_MESSAGE).sum(axis=1)
+    step, first = _first_token_step(at[0] - level, steps, rows, begin)
+    cost = np.minimum(apart / scale, MOST_PER_MESSAGE).sum(axis=1) + np.minimum(first / scale, MOST_PER_MESSAGE)
     best = int(np.argmin(cost))
-    rivals = cost[begin != begin[best]]
+    rivals = np.delete(cost, best)
     lead = float(rivals.min() - cost[best]) if len(rivals) else least
     outliers = float((apart[best] > 5 * noise[best] + NOISE_FLOOR_NS).mean())
     fits = outliers <= MOST_OUTLIERS and noise[best] < 0.5 * steps.typical_gap_ns
-    return _Place(int(rows[best]), lead, float(level[best]), fits)
+    return _Place(int(step[best]), lead, float(level[best]), fits)
+
+
+def _first_token_step(at: Floats, steps: CaptureSteps, rows: Ints, begin: Ints) -> tuple[Ints, Floats]:
+    """For each beginning: which of the steps ``rows`` that lead to it ends nearest to the first token, and how near."""
+    reaches = steps.decodes_up_to[rows][None, :] == begin[:, None]
+    off = np.where(reaches, np.abs(at[:, None] - steps.end_ns[rows][None, :]), np.inf)
+    return rows[np.argmin(off, axis=1)], np.min(off, axis=1)
 
 
 def _problem(sure: dict[int, _Place], tried: int) -> str:

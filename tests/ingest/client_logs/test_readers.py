@@ -133,7 +133,12 @@ def test_inference_perf_puts_tokens_of_one_time_into_one_message(tmp_path):
 
 
 def test_trtllm_metrics_name_the_steps(tmp_path):
-    timing = {"arrival_time": 100.0, "first_scheduled_time": 100.02, "first_token_time": 100.06, "last_token_time": 100.3}
+    timing = {
+        "arrival_time": 100.0,
+        "first_scheduled_time": 100.02,
+        "first_token_time": 100.06,
+        "last_token_time": 100.3,
+    }
     log = opened(tmp_path, [{"request_id": 7, "perf_metrics": {"first_iter": 512, "last_iter": 515, "timing_metrics": timing}}])  # fmt: skip
     row = log.requests.row(0, named=True)
     assert (row["first_step"], row["last_step"]) == (512, 515)
