@@ -10,7 +10,7 @@ import numpy as np
 from ...ingest.client_logs.records import ClientLog
 from .align import Alignment, align
 from .first_tokens import CAUSES, FirstTokens, first_tokens
-from .gaps import ClientGaps, arrivals, causes_of, client_gaps
+from .gaps import ClientGaps, arrival_gaps, causes_of, client_gaps
 from .lane import request_lane
 from .ledger import GapLedger, simple_ledger
 from .messages import Messages, messages_of
@@ -120,8 +120,8 @@ def _kinds_of_messages(messages: Messages) -> tuple[float | None, str]:
     """Share of messages read with the one before, and how many tokens a message holds."""
     if not len(messages.row):
         return None, "unknown"
-    last, _ = arrivals(messages.row, messages.at_ns)
-    together = 100 * (1 - len(last) / len(messages.row))
+    behind_first = len(messages.row) - len(np.unique(messages.row))
+    together = 100 * (behind_first - len(arrival_gaps(messages.row, messages.at_ns)[0])) / len(messages.row)
     known = messages.tokens[messages.tokens > 0]
     if len(known) < len(messages.tokens):
         return together, "unknown"
@@ -130,9 +130,8 @@ def _kinds_of_messages(messages: Messages) -> tuple[float | None, str]:
 
 def _whole_log(log: ClientLog, messages: Messages, measured: Flags, options: ClientOptions) -> AllRequests:
     keep = messages.only(measured[messages.row]) if len(messages.row) else messages
-    last, _ = arrivals(keep.row, keep.at_ns)
-    row, at = keep.row[last], keep.at_ns[last]
-    gaps = (at[1:] - at[:-1])[row[1:] == row[:-1]]
+    before, after = arrival_gaps(keep.row, keep.at_ns)
+    gaps = keep.at_ns[after] - keep.at_ns[before]
     first = log.messages["after_ns"].to_numpy()[_first_messages(log, measured)].astype(np.float64)
     recorded = log.itl_as_recorded_ns
     return AllRequests(

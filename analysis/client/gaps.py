@@ -1,7 +1,9 @@
 """What each client's gap consists of: the GPU's gaps between the steps of its two messages, and what delivery added.
 
-Messages that a client read at once (within ``ONE_READ_NS``) are one arrival, never gaps of zero. A gap is the causes of the
-steps it covers plus ``after_gpu``: how much later after its step the second message came than the first after its own.
+Messages that a client read at once (within ``ONE_READ_NS``) are one arrival, never gaps of zero. A gap reaches from the last
+message of one arrival to the first of the next. It is the causes of the steps between theirs plus ``after_gpu``: how much later
+after its step the second came than the first after its own. So a client that reads ten tokens late at once waited for one
+step, and the rest is after the GPU; a message that the engine itself held for ten tokens waited for ten steps.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ AFTER_GPU = "after_gpu"
 class ClientGaps:
     """Gaps between arrivals of requests, as columns; ns.
 
-    ``request``: row of the log; ``from_step`` and ``to_step``: rows of the steps that made the last tokens of both arrivals;
-    ``gpu_ns``: between the ends of these steps.
+    ``request``: row of the log; ``from_step`` and ``to_step``: rows of the steps that made the last message of one arrival and
+    the first of the next; ``gpu_ns``: between the ends of these steps.
     """
 
     request: Ints
@@ -42,12 +44,12 @@ class ClientGaps:
 
 def client_gaps(placement: Placement, steps: CaptureSteps) -> ClientGaps:
     """The gaps of all requests whose both ends were made by whole steps of the capture."""
-    last, _ = arrivals(placement.messages.row, placement.at_ns)
-    row, step = placement.messages.row[last], placement.step[last]
-    second = np.flatnonzero((row[1:] == row[:-1]) & (step[1:] >= 0) & (step[:-1] >= 0)) + 1
-    at, begin, end = placement.at_ns[last], step[second - 1], step[second]
+    before, after = arrival_gaps(placement.messages.row, placement.at_ns)
+    whole = (placement.step[before] >= 0) & (placement.step[after] >= 0)
+    before, after = before[whole], after[whole]
+    begin, end, at = placement.step[before], placement.step[after], placement.at_ns[after]
     gpu = (steps.end_ns[end] - steps.end_ns[begin]).astype(np.float64)
-    return ClientGaps(row[second], at[second], at[second] - at[second - 1], gpu, begin, end)
+    return ClientGaps(placement.messages.row[after], at, at - placement.at_ns[before], gpu, begin, end)
 
 
 def causes_of(gaps: ClientGaps, rows: Ints, steps: CaptureSteps, ledger: GapLedger) -> tuple[tuple[str, ...], Floats]:
@@ -56,15 +58,10 @@ def causes_of(gaps: ClientGaps, rows: Ints, steps: CaptureSteps, ledger: GapLedg
     return (*ledger.causes, AFTER_GPU), np.column_stack((parts, gaps.length_ns[rows] - gaps.gpu_ns[rows]))
 
 
-def arrivals(row: Ints, at_ns: Floats) -> tuple[Ints, Ints]:
-    """Rows of the last message of every arrival of every request, and its number of messages."""
-    if not len(row):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    new = np.ones(len(row), dtype=bool)
-    new[1:] = (row[1:] != row[:-1]) | (np.diff(at_ns) > ONE_READ_NS)
-    first = np.flatnonzero(new)
-    sizes = np.diff(first, append=len(row))
-    return first + sizes - 1, sizes
+def arrival_gaps(row: Ints, at_ns: Floats) -> tuple[Ints, Ints]:
+    """Message before and message after each gap between arrivals of one request (``row``, ordered)."""
+    after = np.flatnonzero((row[1:] == row[:-1]) & (np.diff(at_ns) > ONE_READ_NS)) + 1
+    return after - 1, after
 
 
 def gpu_parts(steps: CaptureSteps, ledger: GapLedger, begin: Ints, end: Ints) -> Floats:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from ...ingest.client_logs.records import ClientLog
-from .gaps import arrivals
+from .gaps import arrival_gaps
 from .messages import Messages
 from .report import Served
 from .steps import Flags, Floats
@@ -50,12 +50,10 @@ def _good(log: ClientLog, messages: Messages, itl_target_ms: float | None, ttft_
         first = log.requests["first_message"].to_numpy()[rows]
         fine &= log.messages["after_ns"].to_numpy()[first] <= ttft_target_ms * 1e6
     if itl_target_ms is not None:
-        last, _ = arrivals(messages.row, messages.at_ns)
-        row, at = messages.row[last], messages.at_ns[last]
-        pair = row[1:] == row[:-1]
+        before, after = arrival_gaps(messages.row, messages.at_ns)
+        over: Floats = (messages.at_ns[after] - messages.at_ns[before] > itl_target_ms * 1e6).astype(np.float64)
         size = int(rows.max()) + 1
-        over: Floats = ((at[1:] - at[:-1]) > itl_target_ms * 1e6).astype(np.float64)
-        late = np.bincount(row[1:][pair], weights=over[pair], minlength=size)
-        total = np.bincount(row[1:][pair], minlength=size)
+        late = np.bincount(messages.row[after], weights=over, minlength=size)
+        total = np.bincount(messages.row[after], minlength=size)
         fine &= (late <= (1 - SHARE_WITHIN) * total)[rows]
     return fine
