@@ -19,7 +19,7 @@ import numpy as np
 
 from ...ingest.client_logs.records import ClientLog
 from .evidence import Evidence, beyond_bulk, weigh
-from .fit import LEAST_NATS, MOST_VIOLATIONS, SEARCHED, Fit, Trial, fit, on_delivery
+from .fit import LEAST_NATS, MOST_VIOLATIONS, SEARCHED, Fit, Trial, fit, fit_by_first_tokens, on_delivery
 from .messages import Messages, hypotheses, messages_of
 from .placement import Placement, Shift, place, with_shift
 from .search import sample
@@ -83,9 +83,13 @@ def align(log: ClientLog, steps: CaptureSteps, clock: CaptureClock, others: Sequ
 
 
 def _best_fit(choices: Sequence[Messages], steps: CaptureSteps, within: tuple[float, float] | None = None, *, drift: bool = True) -> Fit | None:  # fmt: skip
-    """The fit of the hypothesis that explains more."""
+    """The fit of the hypothesis that explains more; by first tokens alone where none holds and messages lack counts."""
     fits = [f for f in (fit(m, steps, drift=drift, within=within) for m in choices) if f is not None]
     good = [f for f in fits if f.good]
+    if not good and not choices[0].strict.all():
+        loose = fit_by_first_tokens(choices[0], steps, drift=drift, within=within)
+        if loose is not None and loose.good:
+            return loose
     return max(good or fits, key=lambda f: f.evidence.nats, default=None)
 
 
@@ -99,12 +103,14 @@ def _by_fit(found: Fit | None, log: ClientLog, steps: CaptureSteps, before: str,
     late = violations(placed, log, steps, bulk=found.violations)
     if late > MOST_VIOLATIONS:
         return Alignment("none", None, False, f"{before}Not aligned: {100 * late:.1f}% of the messages and requests break causality at the best offset.", violations=late, trials=found.trials)  # fmt: skip
-    said = f"{before}The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms.{_preempted(found)}"
+    said = f"{before}The constant part of delivery cannot be told from the offset: its 1% quantile is put at 0.5 ms.{_besides(found)}"
     return _stated(Alignment(method, placed, True, said, violations=late, nats=found.evidence.nats, margin=found.margin, trials=found.trials))  # fmt: skip
 
 
-def _preempted(found: Fit) -> str:
-    """What to say of requests laid in two parts."""
+def _besides(found: Fit) -> str:
+    """What to say of requests laid in two parts, and of messages laid one by one."""
+    if found.loose:
+        return " Messages do not say how many tokens they hold: first tokens gave the offset, each message is laid on the latest step it can be from."
     if not found.preempted:
         return ""
     return f" {found.preempted} request{'s were' if found.preempted > 1 else ' was'} preempted and went on later."
@@ -164,7 +170,7 @@ def _at_known_offset(choices: Sequence[Messages], steps: CaptureSteps, exact: fl
     shift = Shift(exact, 0.0, middle)
     found = _best_fit(choices, steps, (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns), drift=False)
     if found is not None and found.evidence.nats >= LEAST_NATS:
-        return with_shift(found.placement, steps, shift), found.evidence, _preempted(found)
+        return with_shift(found.placement, steps, shift), found.evidence, _besides(found)
     trials = []
     for messages in choices:
         part = sample(messages, SEARCHED)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .placement import Placement, _median_of_groups
-from .steps import CaptureSteps, Floats, Ints
+from .steps import CaptureSteps, Flags, Floats, Ints
 
 #: Chance that a landmark is not met though the placement is right (a client that reads late, a lost message).
 MISSED = 0.05
@@ -135,9 +135,10 @@ def _first_tokens(placement: Placement, steps: CaptureSteps) -> tuple[float, int
     if not len(seen):
         return 0.0, 0, 0
     distinct = np.unique(seen)  # several first tokens of one step are one witness
-    hit = has_prefill[distinct]
-    nats = np.where(hit, np.log((1 - MISSED) / share), np.log(MISSED / (1 - share)))
-    return float(nats.sum()), len(seen), int(has_prefill[seen].sum())
+    hit: Flags = has_prefill[distinct]
+    hits = int(hit.sum())
+    nats = hits * np.log((1 - MISSED) / share) + (len(hit) - hits) * np.log(MISSED / (1 - share))
+    return float(nats), len(seen), int(has_prefill[seen].sum())
 
 
 def _batch_changes(placement: Placement, steps: CaptureSteps) -> float:
@@ -176,7 +177,7 @@ def _overfull(placement: Placement, steps: CaptureSteps) -> tuple[int, int]:
 
 def beyond_bulk(placement: Placement) -> float:
     """Share of messages that came before the rest of the distribution begins: too early for the step they are laid on."""
-    late = placement.residual_ns[placement.placed]
+    late = placement.residual_ns[placement.placed & placement.messages.strict]
     if not len(late):
         return 0.0
     low, middle = np.quantile(late, [0.25, 0.5])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .evidence import Evidence, beyond_bulk, weigh, with_counts
+from .loose import fit_loosely, lay_loosely, place_loosely
 from .messages import Messages
 from .placement import NOWHERE, Placement, Shift, place, place_shifted, with_residual_moved
 from .preempted import mended
@@ -43,7 +44,7 @@ class Trial:
 class Fit:
     """The best placement of all messages, its evidence and the others; ``problem`` says why it is not to be believed.
 
-    ``preempted``: requests whose chain was laid in two parts.
+    ``preempted``: requests whose chain was laid in two parts. ``loose``: by first tokens only, messages one by one.
     """
 
     placement: Placement
@@ -53,6 +54,7 @@ class Fit:
     violations: float
     trials: tuple[Trial, ...]
     problem: str
+    loose: bool = False
 
     @property
     def good(self) -> bool:
@@ -83,11 +85,25 @@ def fit(messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: 
     trials = tuple(Trial(p.shift.offset_ns, e.nats) for p, e in [close[0], *others])
     whole = messages if messages.strict.any() else usable
     placed, preempted = mended(place(whole, steps, best.shift), steps)
+    placed = lay_loosely(placed, steps)
     evidence = with_counts(evidence, placed, steps)
     violations = beyond_bulk(placed)
     return Fit(
         placed, preempted, evidence, margin, violations, trials, _problem(evidence, margin, violations, preempted)
     )
+
+
+def fit_by_first_tokens(
+    messages: Messages, steps: CaptureSteps, *, drift: bool = True, within: tuple[float, float] | None = None
+) -> Fit | None:
+    """A fit for logs whose messages do not say how many tokens they hold: by first tokens, messages laid one by one."""
+    found = fit_loosely(messages, steps, within, drift=drift)
+    if found is None:
+        return None
+    placed = place_loosely(messages, steps, found.shift)
+    evidence = Evidence(0.0, found.nats, 0.0, 0, 0, found.seen, found.met, 0.0, int(placed.placed.sum()), 0, 0)
+    trials = tuple(Trial(offset, nats) for offset, nats in found.tried)
+    return Fit(placed, 0, evidence, found.margin, 0.0, trials, _problem(evidence, found.margin, 0.0, 0), loose=True)
 
 
 def _ranked(placements: list[Placement], steps: CaptureSteps) -> list[tuple[Placement, Evidence]]:

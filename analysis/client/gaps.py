@@ -72,7 +72,7 @@ def gpu_parts(steps: CaptureSteps, ledger: GapLedger, begin: Ints, end: Ints) ->
     """
     total = np.vstack((np.zeros((1, len(ledger.causes))), np.cumsum(ledger.parts_ns, axis=0)))
     up_to = steps.decodes_up_to
-    parts = total[up_to[end]] - total[up_to[begin]]
+    parts: Floats = (total[up_to[end]] - total[up_to[begin]]).astype(np.float64)
     inside = np.flatnonzero(~steps.has_decode[begin])
     if len(inside):
         parts[inside] -= _before(steps, ledger, begin[inside])

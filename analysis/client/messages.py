@@ -38,7 +38,7 @@ class Messages:
     @property
     def is_first(self) -> Flags:
         """The messages with a request's first token."""
-        return self.place == 0
+        return np.equal(self.place, 0)
 
     def trusted(self) -> Messages:
         """The same with every chain taken for certain."""

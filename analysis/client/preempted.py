@@ -42,7 +42,7 @@ def mended(placement: Placement, steps: CaptureSteps) -> tuple[Placement, int]:
 
 def _suspects(placement: Placement, steps: CaptureSteps) -> list[tuple[int, int]]:
     """Ranges of messages whose first and last few lie more than half a step apart, against their steps."""
-    placed = np.flatnonzero(placement.slot >= 0)
+    placed = np.flatnonzero((placement.slot >= 0) & placement.messages.strict)
     if not len(placed):
         return []
     row, late = placement.messages.row[placed], placement.residual_ns[placed]

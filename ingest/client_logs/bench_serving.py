@@ -81,7 +81,8 @@ def _with_arrays(run: Object, source: str, file_name: str, notes: tuple[str, ...
     lists = [row if isinstance(row, list) else [] for row in run["itls"][:count]]
     lists += [[]] * (count - len(lists))
     output = _floats(run.get("output_lens"), count)
-    errors = run.get("errors") if isinstance(run.get("errors"), list) else []
+    listed = run.get("errors")
+    errors: list[Any] = listed if isinstance(listed, list) else []
     failed = np.array([bool(errors[i]) if i < len(errors) else False for i in range(count)])
     # A time of 0 is not a fast first token: SGLang counts an empty stream as a success with ttft 0.
     silent = (ttft == 0) | np.isnan(ttft)

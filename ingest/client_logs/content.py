@@ -54,7 +54,8 @@ def json_objects(content: bytes) -> list[Any] | None:
 
 
 def _one_after_the_other(content: bytes) -> list[Any] | None:
-    decoder, text, at, found = json.JSONDecoder(), content.decode("utf-8", "replace"), 0, []
+    decoder, text, at = json.JSONDecoder(), content.decode("utf-8", "replace"), 0
+    found: list[Any] = []
     while at < len(text):
         while at < len(text) and text[at] in " \t\r\n,":
             at += 1

@@ -19,7 +19,7 @@ from .records import ClientLog, first_rows, messages_frame, requests_frame
 LACKING = "SGLang's request records hold no times of single tokens; a client's log holds the gaps between them."
 _STATS = re.compile(r"Req ?Time ?Stats\((.*?)\): ?(.*)")
 _FIELD = re.compile(r"([a-z_ ]+?)=([\d.]+)")
-RECEIVED = ("request_received_ts", "forward_entry_time")
+Row = tuple[float, float | None, float | None, float | None, int | None, int | None, int | None]
 
 
 def read(objects: Sequence[Object], file_name: str) -> ClientLog | None:
@@ -31,7 +31,7 @@ def read(objects: Sequence[Object], file_name: str) -> ClientLog | None:
 
 def read_lines(lines: Sequence[str], file_name: str) -> ClientLog | None:
     """``ReqTimeStats`` lines; None where there are none with a time."""
-    rows = []
+    rows: list[Row] = []
     for line in lines:
         match = _STATS.search(line)
         if not match:
@@ -50,9 +50,6 @@ def read_lines(lines: Sequence[str], file_name: str) -> ClientLog | None:
 
 def _whole(value: float | None) -> int | None:
     return None if value is None else int(value)
-
-
-Row = tuple[float, float | None, float | None, float | None, int | None, int | None, int | None]
 
 
 def _metrics(line: Object) -> Mapping[str, Any] | None:

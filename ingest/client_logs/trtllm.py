@@ -18,6 +18,7 @@ from .clocks import clock_of_seconds
 from .content import Object, number, python_dict, whole
 from .records import ITERATIONS, ClientLog, first_rows, messages_frame, requests_frame
 
+Row = tuple[int, int | None, int | None, int | None, float | None]
 _LINE = re.compile(r"\biter = (\d+),.*?host_step_time = ([\d.]+) ?ms.*?states = (\{.*?\})")
 
 
@@ -33,7 +34,7 @@ def read(objects: Sequence[Object], file_name: str) -> ClientLog | None:
 
 def read_lines(lines: Sequence[str], file_name: str) -> ClientLog | None:
     """Lines of ``print_iter_log``, or statistics in Python's notation; None where there are none."""
-    rows = []
+    rows: list[Row] = []
     for line in lines:
         found = _LINE.search(line)
         if found:
@@ -79,9 +80,6 @@ def _requests(metrics: list[Mapping[str, Any]], file_name: str) -> ClientLog:
 
 def _ns(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
-
-
-Row = tuple[int, int | None, int | None, int | None, float | None]
 
 
 def _statistics(line: Object) -> Row:

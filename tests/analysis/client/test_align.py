@@ -149,6 +149,26 @@ def test_a_client_that_reads_late_is_still_aligned(tmp_path):
         assert right_steps(found, view) > 0.99
 
 
+@pytest.mark.parametrize("held", [0.02, 0.3])
+@pytest.mark.parametrize("policy", ["chunked", "separate"])
+@pytest.mark.parametrize("clock", [NO_CLOCK, MONOTONIC], ids=["fit", "exact"])
+def test_messages_that_do_not_say_how_many_tokens_they_hold(tmp_path, held, policy, clock):
+    served = busy(3, 60, policy=policy)
+    view, log = log_of(tmp_path, served, Delivery(jitter_ms=2, held=held))
+    found = align(log, steps_of(served), clock)
+    assert found.aligned, found.reason
+    assert "preempted" not in found.reason
+    assert right_steps(found, view) > 0.995
+    assert abs(found.offset_ns / 1e6 - view.delivery.offset_ns / 1e6) < 1
+
+
+@pytest.mark.parametrize("pair", range(15))
+def test_such_a_log_of_another_run_fits_nowhere_either(tmp_path, pair):
+    served = busy(300 + pair, 40)
+    _, log = log_of(tmp_path, busy(400 + pair, 40), Delivery(jitter_ms=2, held=0.3))
+    assert not align(log, steps_of(served), NO_CLOCK).aligned
+
+
 def test_preempted_requests_go_on_behind_the_steps_they_missed(tmp_path):
     served = busy(3, 60, preempt={200: 10, 300: 25, 500: 40})
     view, log = log_of(tmp_path, served, Delivery(jitter_ms=2))
