@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .content import Object, number, whole
+from .content import Object, count, number, whole
 from .records import ClientLog, first_rows, messages_frame, requests_frame
 
 UNITS_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9, "sec": 1e9, "seconds": 1e9, "milliseconds": 1e6, "nanoseconds": 1.0, "microseconds": 1e3}  # fmt: skip
+LONGEST_NS = 1e15
 LACKING_LIST = (
     "The records hold no list of gaps between messages; `aiperf profile --streaming` writes `inter_chunk_latency`."
 )
@@ -73,12 +74,13 @@ def _metric(metrics: Mapping[str, Any], name: str) -> npt.NDArray[np.float64] | 
         return None
     values = value if isinstance(value, list) else [value]
     numbers = [number(v) for v in values]
-    return None if None in numbers else np.array(numbers, dtype=np.float64) * factor
+    found_ns = np.array([np.nan if v is None else v for v in numbers], dtype=np.float64) * factor
+    return None if not (np.abs(found_ns) < LONGEST_NS).all() else found_ns
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int | None:
     found = metrics.get(name)
-    return whole(found.get("value")) if isinstance(found, dict) else None
+    return count(found.get("value")) if isinstance(found, dict) else None
 
 
 def _raw(line: Object) -> Row:
@@ -94,13 +96,14 @@ def _raw(line: Object) -> Row:
 
 def _perf_analyzer(experiments: Sequence[Object], file_name: str) -> ClientLog:
     chosen = experiments[-1]
-    bounds = [b for b in _list(chosen.get("window_boundaries")) if isinstance(b, int)]
+    bounds = [b for b in map(whole, _list(chosen.get("window_boundaries"))) if b is not None]
     rows = []
     for request in _list(chosen["requests"]):
-        sent = whole(request.get("timestamp"))
+        sent = whole(request.get("timestamp")) if isinstance(request, dict) else None
         if sent is None:
             continue
-        times = np.array([t for t in _list(request.get("response_timestamps")) if isinstance(t, int)], dtype=np.int64)
+        stamps = [whole(t) for t in _list(request.get("response_timestamps"))]
+        times = np.array([t for t in stamps if t is not None], dtype=np.int64)
         outside = len(bounds) >= 2 and not bounds[0] <= sent <= bounds[-1]
         rows.append(_row(sent, times - sent, warmup=outside))
     note = (f"The file holds {len(experiments)} experiments; the last is taken.",) if len(experiments) > 1 else ()

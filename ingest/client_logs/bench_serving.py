@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .clocks import clock_of_seconds
-from .content import Object, number
+from .content import MOST_TOKENS, Object, number
 from .records import ClientLog, first_rows, messages_frame, nanoseconds, requests_frame
 
 SUMMARY_KEYS = {"mean_ttft_ms", "p99_ttft_ms", "mean_itl_ms", "p99_itl_ms", "median_itl_ms", "request_throughput"}
@@ -26,6 +26,7 @@ LACKING = {
     "sglang": "The file holds aggregates only; `python -m sglang.bench_serving --output-file F --output-details` writes the times.",
     "trtllm-client": "The file holds aggregates only; TensorRT-LLM's benchmark_serving writes the times with `--save-result --save-detailed`.",
 }  # fmt: skip
+LONGEST_GAP_S = 1e6
 STARTS = ("start_times", "send_times", "arrival_times")
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -85,7 +86,7 @@ def _with_arrays(run: Object, source: str, file_name: str, notes: tuple[str, ...
     errors: list[Any] = listed if isinstance(listed, list) else []
     failed = np.array([bool(errors[i]) if i < len(errors) else False for i in range(count)])
     # A time of 0 is not a fast first token: SGLang counts an empty stream as a success with ttft 0.
-    silent = (ttft == 0) | np.isnan(ttft)
+    silent = ~((ttft > 0) & (ttft < LONGEST_GAP_S))
     gaps, shifted = _gaps(lists, ttft, output, failed | silent)
     recorded = gaps.values * 1e9
     if source == "sglang" and str(run.get("backend", "sglang")) in ("sglang", "sglang-native"):
@@ -107,7 +108,9 @@ def _with_arrays(run: Object, source: str, file_name: str, notes: tuple[str, ...
 def _gaps(lists: list[list[Any]], ttft: Floats, output: Floats, out: npt.NDArray[np.bool_]) -> tuple[_Gaps, bool]:
     lists = [[] if o else row for row, o in zip(lists, out.tolist(), strict=True)]
     # vLLM before August 2024: the first value is the time to first token
-    shifted = [bool(row) and row[0] == t and len(row) == n for row, t, n in zip(lists, ttft, output, strict=True)]
+    shifted = [
+        bool(row) and number(row[0]) == t and len(row) == n for row, t, n in zip(lists, ttft, output, strict=True)
+    ]
     filled = sum(bool(row) for row in lists)
     old = filled > 0 and sum(shifted) == filled
     if old:
@@ -117,7 +120,8 @@ def _gaps(lists: list[list[Any]], ttft: Floats, output: Floats, out: npt.NDArray
         values = np.fromiter(chain.from_iterable(lists), dtype=np.float64, count=int(counts.sum()))
     except (TypeError, ValueError):  # null among the gaps
         values = np.array([number(v) or 0.0 for row in lists for v in row], dtype=np.float64)
-    return _Gaps(np.maximum(values, 0.0), counts, None), old
+    known = np.where(np.isfinite(values), values, 0.0)
+    return _Gaps(np.clip(known, 0.0, LONGEST_GAP_S), counts, None), old
 
 
 def _starts(run: Object, count: int) -> tuple[Floats | None, str]:
@@ -154,7 +158,7 @@ def _messages(ttft: Floats, gaps: _Gaps, output: Floats, silent: npt.NDArray[np.
 def _floats(values: Any, count: int | None = None) -> Floats:
     """A JSON list as floats, NaN where it has none; cut or filled to ``count``."""
     listed = values if isinstance(values, list) else []
-    found = np.array([np.nan if (v := number(value)) is None else v for value in listed], dtype=np.float64)
+    found = np.array([np.nan if (v := number(value, MOST_TOKENS)) is None else v for value in listed], dtype=np.float64)
     if count is None or len(found) == count:
         return found
     return np.concatenate((found[:count], np.full(max(0, count - len(found)), np.nan)))

@@ -16,6 +16,9 @@ import orjson
 from ..errors import UsageError
 
 Object = Mapping[str, Any]
+LARGEST = 4e18
+MOST_SECONDS = 4.1e9
+MOST_TOKENS = 2e9
 _NOT_FINITE = re.compile(rb"(?<=[:,\[])(\s*)-?(?:Infinity|NaN)(?=\s*[,}\]])")
 
 
@@ -94,14 +97,25 @@ def python_dict(text: str) -> Object | None:
     return cast(Object, value) if isinstance(value, dict) else None
 
 
-def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
+def number(value: Any, most: float = LARGEST) -> float | None:
+    """A number of at most ``most`` either side of 0, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < float("inf") else None
+    return float(value) if abs(value) <= most else None
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, or None for anything else."""
-    found = number(value)
-    return None if found is None else int(value)
+    """A whole number that fits into 62 bits, or None for anything else; integers keep all their digits."""
+    return None if number(value) is None else int(value)
+
+
+def count(value: Any) -> int | None:
+    """A number of tokens or requests, or None for anything else."""
+    found = number(value, MOST_TOKENS)
+    return None if found is None or found < 0 else int(found)
+
+
+def seconds_as_ns(value: Any) -> int | None:
+    """Seconds as whole ns, None where it is no number of seconds this side of the year 2100."""
+    found = number(value, MOST_SECONDS)
+    return None if found is None else round(found * 1e9)

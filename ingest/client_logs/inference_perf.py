@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .clocks import clock_of_seconds
-from .content import Object, number, whole
+from .content import MOST_SECONDS, Object, count, number
 from .records import ClientLog, first_rows, messages_frame, nanoseconds, requests_frame
 
 
@@ -21,17 +21,17 @@ def read(objects: Sequence[Object], file_name: str) -> ClientLog | None:
     entries = [o for o in objects if "start_time" in o and isinstance(o.get("info"), dict)]
     if not entries:
         return None
-    entries = sorted(entries, key=lambda e: number(e.get("start_time")) or 0.0)
+    entries = sorted(entries, key=lambda e: number(e.get("start_time"), MOST_SECONDS) or 0.0)
     after, tokens, rows = [], [], []
     for entry in entries:
-        start = number(entry.get("start_time"))
+        start = number(entry.get("start_time"), MOST_SECONDS)
         failed = entry.get("error") is not None
         times = [] if failed or start is None else _token_times(entry["info"])
         at, made = np.unique(np.array(times, dtype=np.float64), return_counts=True)
         after.append(nanoseconds(at - (start or 0.0)))
         tokens.append(made)
         info = entry["info"]
-        rows.append((start, failed, whole(info.get("input_tokens")), whole(info.get("output_tokens"))))
+        rows.append((start, failed, count(info.get("input_tokens")), count(info.get("output_tokens"))))
     counts = np.array([len(a) for a in after], dtype=np.int64)
     frame = requests_frame({
         "sent_ns": [None if r[0] is None else round(r[0] * 1e9) for r in rows], "failed": [r[1] for r in rows],
@@ -50,5 +50,5 @@ def _token_times(info: Mapping[str, Any]) -> list[float]:
     for name in ("output_token_times", "chunk_times"):
         times = holder.get(name)
         if isinstance(times, list) and times:
-            return [t for t in (number(v) for v in times) if t is not None]
+            return [t for t in (number(v, MOST_SECONDS) for v in times) if t is not None]
     return []

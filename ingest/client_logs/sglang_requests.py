@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .content import Object, number, whole
+from .content import MOST_SECONDS, Object, count, number, seconds_as_ns
 from .records import ClientLog, first_rows, messages_frame, requests_frame
 
 LACKING = "SGLang's request records hold no times of single tokens; a client's log holds the gaps between them."
@@ -44,29 +44,25 @@ def read_lines(lines: Sequence[str], file_name: str) -> ClientLog | None:
         queue, forward = times.get("queue_duration"), times.get("forward_duration")
         scheduled = None if queue is None else sent + queue / 1e3
         last = None if scheduled is None or forward is None else scheduled + forward / 1e3
-        rows.append((sent, None, scheduled, last, _whole(about.get("input_len")), _whole(about.get("cached_input_len")), _whole(about.get("output_len"))))  # fmt: skip
+        rows.append((sent, None, scheduled, last, count(about.get("input_len")), count(about.get("cached_input_len")), count(about.get("output_len"))))  # fmt: skip
     return _build(rows, file_name) if rows else None
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _metrics(line: Object) -> Mapping[str, Any] | None:
     out = line.get("out")
     for holder in (line, line.get("meta_info"), out.get("meta_info") if isinstance(out, dict) else None):
-        if isinstance(holder, dict) and number(holder.get("request_received_ts")) is not None:
+        if isinstance(holder, dict) and number(holder.get("request_received_ts"), MOST_SECONDS) is not None:
             return holder
     return None
 
 
 def _from_metrics(meta: Mapping[str, Any]) -> Row:
-    sent = number(meta["request_received_ts"]) or 0.0
-    first = number(meta.get("first_token_latency"))
+    sent = number(meta["request_received_ts"], MOST_SECONDS) or 0.0
+    first = number(meta.get("first_token_latency"), MOST_SECONDS)
     return (
-        sent, None if first is None or first <= 0 else first, number(meta.get("forward_entry_time")),
-        number(meta.get("response_sent_to_client_ts")) or number(meta.get("request_finished_ts")),
-        whole(meta.get("prompt_tokens")), whole(meta.get("cached_tokens")), whole(meta.get("completion_tokens")),
+        sent, None if first is None or first <= 0 else first, number(meta.get("forward_entry_time"), MOST_SECONDS),
+        number(meta.get("response_sent_to_client_ts"), MOST_SECONDS) or number(meta.get("request_finished_ts"), MOST_SECONDS),
+        count(meta.get("prompt_tokens")), count(meta.get("cached_tokens")), count(meta.get("completion_tokens")),
     )  # fmt: skip
 
 
@@ -77,7 +73,7 @@ def _build(rows: list[Row], file_name: str) -> ClientLog:
 
     def ns(column: int) -> list[int | None]:
         values = [r[column] for r in rows]
-        return [None if v is None else round(v * 1e9) for v in values]
+        return [seconds_as_ns(v) for v in values]
 
     frame = requests_frame({
         "sent_ns": ns(0), "scheduled_ns": ns(2), "last_token_ns": ns(3),

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from .clocks import clock_of_seconds
-from .content import Object, number, python_dict, whole
+from .content import MOST_SECONDS, Object, count, number, python_dict, seconds_as_ns, whole
 from .records import ITERATIONS, ClientLog, first_rows, messages_frame, requests_frame
 
 Row = tuple[int, int | None, int | None, int | None, float | None]
@@ -39,7 +39,7 @@ def read_lines(lines: Sequence[str], file_name: str) -> ClientLog | None:
         found = _LINE.search(line)
         if found:
             states = python_dict(found[3]) or {}
-            rows.append((int(found[1]), whole(states.get("num_ctx_requests")), whole(states.get("num_ctx_tokens")), whole(states.get("num_generation_tokens")), float(found[2])))  # fmt: skip
+            rows.append((int(found[1]), count(states.get("num_ctx_requests")), count(states.get("num_ctx_tokens")), count(states.get("num_generation_tokens")), float(found[2])))  # fmt: skip
         elif line.startswith("{") and "'iter'" in line:
             statistics = python_dict(line)
             if statistics and "iter" in statistics:
@@ -59,7 +59,7 @@ def _requests(metrics: list[Mapping[str, Any]], file_name: str) -> ClientLog:
     rows = []
     for one in metrics:
         times = one.get("timing_metrics")
-        at = {k: number(v) for k, v in times.items()} if isinstance(times, dict) else {}
+        at = {k: number(v, MOST_SECONDS) for k, v in times.items()} if isinstance(times, dict) else {}
         sent = at.get("server_arrival_time") or at.get("arrival_time")
         first = at.get("server_first_token_time") or at.get("first_token_time")
         rows.append((sent, first, at.get("first_scheduled_time"), at.get("last_token_time"), whole(one.get("first_iter")), whole(one.get("last_iter"))))  # fmt: skip
@@ -67,7 +67,7 @@ def _requests(metrics: list[Mapping[str, Any]], file_name: str) -> ClientLog:
     counts = np.array([int(r[0] is not None and r[1] is not None) for r in rows], dtype=np.int64)
     after = np.array([round((r[1] - r[0]) * 1e9) for r in rows if r[0] is not None and r[1] is not None], dtype=np.int64)  # fmt: skip
     frame = requests_frame({
-        "sent_ns": [_ns(r[0]) for r in rows], "scheduled_ns": [_ns(r[2]) for r in rows], "last_token_ns": [_ns(r[3]) for r in rows],
+        "sent_ns": [seconds_as_ns(r[0]) for r in rows], "scheduled_ns": [seconds_as_ns(r[2]) for r in rows], "last_token_ns": [seconds_as_ns(r[3]) for r in rows],
         "first_step": [r[4] for r in rows], "last_step": [r[5] for r in rows],
         "first_message": first_rows(counts), "message_count": counts,
     })  # fmt: skip
@@ -78,16 +78,12 @@ def _requests(metrics: list[Mapping[str, Any]], file_name: str) -> ClientLog:
     )  # fmt: skip
 
 
-def _ns(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e9)
-
-
 def _statistics(line: Object) -> Row:
     batch = line.get("inflightBatchingStats")
     batch = batch if isinstance(batch, dict) else {}
     return (
-        int(line["iter"]), whole(batch.get("numContextRequests")), whole(batch.get("numCtxTokens")),
-        whole(batch.get("numGenRequests")), number(line.get("iterLatencyMS")),
+        whole(line["iter"]) or 0, count(batch.get("numContextRequests")), count(batch.get("numCtxTokens")),
+        count(batch.get("numGenRequests")), number(line.get("iterLatencyMS")),
     )  # fmt: skip
 
 
