@@ -96,7 +96,7 @@ def _with_arrays(run: Object, source: str, file_name: str, notes: tuple[str, ...
     starts, clock = _starts(run, count)
     after, tokens, counts = _messages(ttft, gaps, output, failed | silent)
     frame = requests_frame({
-        "sent_ns": [None] * count if starts is None else nanoseconds(starts),
+        "sent_ns": [None] * count if starts is None else [None if np.isnan(s) else round(s * 1e9) for s in starts.tolist()],
         "prompt_tokens": _nullable(_floats(run.get("input_lens"), count)), "output_tokens": _nullable(output),
         "cached_tokens": _nullable(_floats(run.get("cached_tokens"), count)),
         "client_queue_ns": [None if np.isnan(q) else round(q * 1e9) for q in _floats(run.get("queue_times"), count)],
