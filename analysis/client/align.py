@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...ingest.client_logs.records import ClientLog
-from .evidence import Evidence, beyond_bulk, weigh
-from .fit import LEAST_NATS, MOST_VIOLATIONS, SEARCHED, Fit, Trial, fit, fit_by_first_tokens, on_delivery
+from .causality import TOLERANCE_NS, impossible
+from .evidence import beyond_bulk
+from .fit import LEAST_MARGIN, LEAST_NATS, MOST_VIOLATIONS, Fit, Trial, fit, fit_by_first_tokens, on_delivery
+from .loose import place_loosely
 from .messages import Messages, hypotheses, messages_of
-from .placement import Placement, Shift, place, with_shift
-from .search import sample
+from .placement import Placement, Shift, with_shift
 from .shape import place_by_shape
 from .step_numbers import place_by_numbers
 from .steps import CaptureClock, CaptureSteps, Floats
@@ -31,9 +32,6 @@ from .steps import CaptureClock, CaptureSteps, Floats
 WALL_APART_NS = 10e9
 #: Delivery within one host is looked for up to this long.
 LONGEST_DELIVERY_NS = 400e6
-#: A wall clock is taken as it is when its 1% quantile of delivery lies between 0 and this.
-PLAUSIBLE_DELIVERY_NS = 30e6
-TOLERANCE_NS = 100_000.0
 
 
 @dataclass(frozen=True)
@@ -137,53 +135,52 @@ def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, 
     if log.clock == "wall" and apart > WALL_APART_NS:
         side = "before" if last < steps.first_ns else "after"
         return Alignment("none", None, False, f"By its wall clock the log ends or begins {apart / 1e9:.0f} s {side} the capture: it is of another run.")  # fmt: skip
-    known = _at_known_offset(choices, steps, exact)
-    if known is not None:
-        placed, evidence, more = known
+    shift = Shift(exact, 0.0, 0.5 * float(choices[0].at_ns.min() + choices[0].at_ns.max()))
+    near = _best_fit(choices, steps, (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns), drift=False)
+    if near is not None and near.evidence.nats >= LEAST_NATS and near.margin >= LEAST_MARGIN:
+        placed = with_shift(near.placement, steps, shift)
         late = violations(placed, log, steps)
-        if late <= MOST_VIOLATIONS and evidence.nats > -LEAST_NATS:
-            return _exact(log, placed, late, evidence.nats, more)
+        if late <= MOST_VIOLATIONS:
+            return _exact(log, placed, late, near.evidence.nats, _besides(near))
     room = WALL_APART_NS if log.clock == "wall" else None
-    within = None if room is None else (exact - room, exact + room)
-    found = _best_fit(choices, steps, within)
-    problem = "no step lies where its messages would need it" if known is None else "messages would come before the step that made them, or requests be sent after their prefill"  # fmt: skip
-    said = f"The log's {name} is not that of the capture's host ({problem}). "
+    found = _best_fit(choices, steps, None if room is None else (exact - room, exact + room))
+    share, requests = _impossible(log, choices, steps, shift)
+    refuted = apart > 0 or (share > MOST_VIOLATIONS and requests > 1)
+    if not refuted and (found is None or not found.good):
+        return _unconfirmed(log, choices, steps, shift)
+    said = f"The log's {name} is not that of the capture's host: by it messages would come before any step that could have made them, or before the step that did. "
     aligned = _by_fit(found, log, steps, said, "wall" if log.clock == "wall" else "fit")
+    if not aligned.aligned and not refuted:
+        return _unconfirmed(log, choices, steps, shift)
     if aligned.offset_ns is None or log.clock != "wall":
         return aligned
     return replace(aligned, reason=f"{aligned.reason} The two wall clocks differ by {(aligned.offset_ns + zero_ns) / 1e6:.1f} ms.")  # fmt: skip
 
 
+SAME_HOST = "Both sides carry this clock; client and capture must have run on one host."
+
+
 def _exact(log: ClientLog, placed: Placement, late: float, nats: float, more: str) -> Alignment:
-    sure = nats >= LEAST_NATS
-    said = f"Both sides carry this clock; client and capture must have run on one host.{more}"
-    if not sure:
-        said += " Too little is unusual in the run to confirm it: which step made a message is the nearest one's guess."
-    return _stated(Alignment(log.clock, placed, sure, said, violations=late, nats=nats, delivery_known=True))
+    return _stated(
+        Alignment(log.clock, placed, True, SAME_HOST + more, violations=late, nats=nats, delivery_known=True)
+    )
 
 
-def _at_known_offset(choices: Sequence[Messages], steps: CaptureSteps, exact: float) -> tuple[Placement, Evidence, str] | None:  # fmt: skip
-    """The chains that explain most when delivery may take from nothing to ``LONGEST_DELIVERY_NS``, with times at ``exact``,
-    their evidence and what to say of them.
-    """
-    middle = 0.5 * float(choices[0].at_ns.min() + choices[0].at_ns.max())
-    shift = Shift(exact, 0.0, middle)
-    found = _best_fit(choices, steps, (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns), drift=False)
-    if found is not None and found.evidence.nats >= LEAST_NATS:
-        return with_shift(found.placement, steps, shift), found.evidence, _besides(found)
-    trials = []
-    for messages in choices:
-        part = sample(messages, SEARCHED)
-        for delay in np.arange(0.5e6, 3 * steps.typical_gap_ns, steps.typical_gap_ns / 4).tolist():
-            placed = place(part, steps, shift.moved(-delay))
-            if placed.placed.any():
-                early = float((placed.residual_ns[placed.placed] < -delay - TOLERANCE_NS).mean())
-                evidence = weigh(placed, steps)
-                trials.append((early > MOST_VIOLATIONS, -round(evidence.nats / LEAST_NATS), delay, messages, evidence))
-    if not trials:
-        return None
-    _, _, delay, messages, evidence = min(trials, key=lambda t: t[:3])
-    return with_shift(place(messages, steps, shift.moved(-delay)), steps, shift), evidence, ""
+def _impossible(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, shift: Shift) -> tuple[float, int]:
+    """The least that cannot be under any hypothesis, at a shift."""
+    zero = choices[0].zero_ns
+    sent = log.requests["sent_ns"]
+    since = np.where(sent.is_null().to_numpy(), np.nan, (sent.fill_null(zero).to_numpy() - zero).astype(np.float64))
+    return min(impossible(messages, since, steps, shift) for messages in choices)
+
+
+def _unconfirmed(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, shift: Shift) -> Alignment:
+    """The clock is possible but nothing confirms it: every message on the latest step that it can be from."""
+    placed = with_shift(place_loosely(choices[0], steps, shift, earliest_ns=0.0), steps, shift)
+    if not placed.placed.any():
+        return Alignment("none", None, False, "No request of the log lies inside the capture.")
+    said = f"{SAME_HOST} Too little is unusual in the run to confirm it: each message is laid on the latest step that it can be from."
+    return _stated(Alignment(log.clock, placed, False, said, violations=violations(placed, log, steps), delivery_known=True))  # fmt: skip
 
 
 def violations(placement: Placement, log: ClientLog, steps: CaptureSteps, *, bulk: float | None = None) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .placement import Placement, _median_of_groups
+from .placement import Placement, median_of_groups
 from .steps import CaptureSteps, Flags, Floats, Ints
 
 #: Chance that a landmark is not met though the placement is right (a client that reads late, a lost message).
@@ -84,8 +84,8 @@ def step_medians(placement: Placement, steps: CaptureSteps) -> tuple[Ints, Float
     excess = np.clip(placement.at_ns[at] - placement.at_ns[at - 1] - own, -2e9, 2e9).astype(np.int64)
     count = len(steps.index)
     usual, late = np.full(count, ABSENT, dtype=np.int64), np.full(count, ABSENT, dtype=np.int64)
-    _median_of_groups(placement.step[at], np.clip(own, 0, 2_000_000_000), usual)
-    _median_of_groups(placement.step[at], excess, late)
+    median_of_groups(placement.step[at], np.clip(own, 0, 2_000_000_000), usual)
+    median_of_groups(placement.step[at], excess, late)
     rows = np.flatnonzero(usual != ABSENT)
     return rows, usual[rows].astype(np.float64), late[rows].astype(np.float64)
 

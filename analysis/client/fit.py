@@ -18,8 +18,8 @@ from .preempted import mended
 from .search import candidates, sample
 from .steps import CaptureSteps, Floats
 
-LEAST_NATS = 20.0
-LEAST_MARGIN = 8.0
+LEAST_NATS = 25.0
+LEAST_MARGIN = 10.0
 MOST_VIOLATIONS = 0.01
 MOST_FIRST_MISSED = 0.02
 MOST_OVERFULL = 0.002

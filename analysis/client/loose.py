@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .messages import Messages
-from .placement import NOWHERE, Placement, Shift, _nearest
+from .placement import NOWHERE, Placement, Shift, nearest_end
 from .search import candidates, sample
 from .steps import CaptureSteps, Floats, Ints
 
@@ -22,6 +22,8 @@ WIDTH = 0.35
 LEAST_WIDTH_NS = 1.5e6
 EARLIER = 0.1
 SEARCHED = 20_000
+#: A first token that comes later than this after the last prefill step of the capture is from outside.
+MOST_AFTER_PREFILL_NS = 400e6
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,13 @@ def _by_first_tokens(first: Messages, steps: CaptureSteps, shift: Shift) -> Loos
     width = max(LEAST_WIDTH_NS, WIDTH * steps.typical_gap_ns)
     for reach in (2 * width, width, width):
         late = shift.apply(first.at_ns)
-        late = late - ends[_nearest(ends, late)]
+        late = late - ends[nearest_end(ends, late)]
         near = np.abs(late) < reach
         if near.any():
             shift = shift.moved(-float(np.median(late[near])))
     at = shift.apply(first.at_ns)
     inside = (at > ends[0] - width) & (at < steps.end_ns[-1])
-    nearest = _nearest(ends, at)
+    nearest = nearest_end(ends, at)
     hit = inside & (np.abs(at - ends[nearest]) < width)
     covered = float(np.minimum(np.diff(ends, append=ends[-1] + 2 * width), 2 * width).sum())
     share = float(np.clip(covered / max(float(steps.end_ns[-1] - ends[0]), 1.0), 0.001, 0.999))
@@ -73,16 +75,23 @@ def _by_first_tokens(first: Messages, steps: CaptureSteps, shift: Shift) -> Loos
     return LooseFit(shift, float(nats), 0.0, int(inside.sum()), int(hit.sum()), ())
 
 
-def place_loosely(messages: Messages, steps: CaptureSteps, shift: Shift) -> Placement:
-    """All messages on the latest steps they can be from, first tokens on the nearest step with prompt tokens."""
+def place_loosely(
+    messages: Messages, steps: CaptureSteps, shift: Shift, *, earliest_ns: float | None = None
+) -> Placement:
+    """All messages on the latest steps they can be from, first tokens on such a step with prompt tokens.
+
+    ``earliest_ns``: the least time after its step that a message can come, where the shift is exact.
+    """
     at = shift.apply(messages.at_ns)
     none = np.full(len(at), -1, dtype=np.int64)
     begin = np.full(int(messages.row.max()) + 1 if len(messages.row) else 0, NOWHERE, dtype=np.int64)
     empty = Placement(messages, shift, at, begin, none, none, np.full(len(at), np.nan))
-    return lay_loosely(replace(empty, messages=replace(messages, strict=np.zeros(len(at), dtype=bool))), steps)
+    return lay_loosely(
+        replace(empty, messages=replace(messages, strict=np.zeros(len(at), dtype=bool))), steps, earliest_ns
+    )
 
 
-def lay_loosely(placement: Placement, steps: CaptureSteps) -> Placement:
+def lay_loosely(placement: Placement, steps: CaptureSteps, earliest_ns: float | None = None) -> Placement:
     """The placement with its uncertain messages (not ``strict``) laid one by one."""
     messages = placement.messages
     loose = ~messages.strict
@@ -92,12 +101,18 @@ def lay_loosely(placement: Placement, steps: CaptureSteps) -> Placement:
     # A little before the earliest certain ones: the earliest of all need not be among these.
     room = EARLIER * steps.typical_gap_ns
     earliest = float(np.quantile(certain, 0.01)) - room if len(certain) else -WIDTH * steps.typical_gap_ns
+    earliest = earliest if earliest_ns is None else earliest_ns
     slot, step = placement.slot.copy(), placement.step.copy()
     later = loose & ~messages.is_first
     slot[later] = _latest(steps.decode_end, placement.at_ns[later] - earliest, 2 * steps.typical_gap_ns)
     step[later] = np.where(slot[later] >= 0, steps.decode_rows[np.maximum(slot[later], 0)], -1)
     first = loose & messages.is_first
-    step[first] = _first(steps, placement.at_ns[first])
+    if earliest_ns is None:
+        step[first] = _first(steps, placement.at_ns[first])
+    elif len(steps.prefill_rows):
+        ends = steps.end_ns[steps.prefill_rows].astype(np.float64)
+        number = _latest(ends, placement.at_ns[first] - earliest, MOST_AFTER_PREFILL_NS)
+        step[first] = np.where(number >= 0, steps.prefill_rows[np.maximum(number, 0)], -1)
     residual = np.where(step >= 0, placement.at_ns - steps.end_ns[np.maximum(step, 0)], np.nan)
     return replace(placement, slot=slot, step=step, residual_ns=residual)
 
@@ -114,5 +129,5 @@ def _first(steps: CaptureSteps, at: Floats) -> Ints:
     if not len(rows):
         return np.full(len(at), -1, dtype=np.int64)
     ends = steps.end_ns[rows].astype(np.float64)
-    nearest = _nearest(ends, at)
+    nearest = nearest_end(ends, at)
     return np.where(np.abs(ends[nearest] - at) < max(LEAST_WIDTH_NS, steps.typical_gap_ns), rows[nearest], -1)

@@ -100,18 +100,18 @@ def _begin_of_chains(messages: Messages, steps: CaptureSteps, at: Floats) -> Int
     margin = 2 * steps.typical_gap_ns
     if len(ends):
         inside = (at >= ends[0] - margin) & (at <= ends[-1] + margin) & (messages.place > 0)
-        votes = _nearest(ends, at[inside]) - messages.place[inside] + 1
+        votes = nearest_end(ends, at[inside]) - messages.place[inside] + 1
         _most_of_groups(messages.row[inside], votes, begin)
     alone = messages.is_first & (begin[messages.row] == NOWHERE)
     rows = steps.prefill_rows
     if alone.any() and len(rows):  # one token, or cut behind the first: only the prefill can be found
-        nearest = rows[_nearest(steps.end_ns[rows].astype(np.float64), at[alone])]
+        nearest = rows[nearest_end(steps.end_ns[rows].astype(np.float64), at[alone])]
         close = np.abs(steps.end_ns[nearest] - at[alone]) < margin
         begin[messages.row[alone][close]] = steps.decodes_up_to[nearest[close]]
     return begin
 
 
-def _nearest(ends: Floats, at: Floats) -> Ints:
+def nearest_end(ends: Floats, at: Floats) -> Ints:
     """The number of the end nearest to each time."""
     after = np.searchsorted(ends, at)
     before = np.maximum(after - 1, 0)
@@ -135,7 +135,7 @@ def _most_of_groups(group: Ints, values: Ints, into: Ints) -> None:
     into[groups[chosen]] = packed[first[chosen]] % VOTE_SPAN - VOTE_SPAN // 2
 
 
-def _median_of_groups(group: Ints, values: Ints, into: Ints) -> None:
+def median_of_groups(group: Ints, values: Ints, into: Ints) -> None:
     """Write the (upper) median of each group's values into ``into``."""
     if not len(group):
         return
@@ -173,6 +173,6 @@ def _first_steps(steps: CaptureSteps, begin: Ints, at: Floats) -> Ints:
     high = np.where(begin < count, decode[np.clip(begin, 0, max(count - 1, 0))] if count else len(steps.index), len(steps.index))  # fmt: skip
     first, last = np.searchsorted(rows, low), np.searchsorted(rows, high) - 1
     ends = steps.end_ns[rows].astype(np.float64)
-    chosen = np.clip(_nearest(ends, at), first, np.maximum(first, last))
+    chosen = np.clip(nearest_end(ends, at), first, np.maximum(first, last))
     found = known & (last >= first)
     return np.where(found, rows[np.minimum(chosen, len(rows) - 1)], -1)

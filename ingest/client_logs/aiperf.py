@@ -85,8 +85,7 @@ def _count(metrics: Mapping[str, Any], name: str) -> int | None:
 
 def _raw(line: Object) -> Row:
     sent = whole(line.get("start_perf_ns")) or 0
-    times = [whole(r.get("perf_ns")) for r in _list(line.get("responses")) if isinstance(r, dict)]
-    after = np.array([t - sent for t in times if t is not None], dtype=np.int64)
+    after = _whole_numbers([r.get("perf_ns") for r in _list(line.get("responses")) if isinstance(r, dict)]) - sent
     about = line.get("metadata") if isinstance(line.get("metadata"), dict) else {}
     return _row(
         sent, after, failed=line.get("error") is not None,
@@ -102,12 +101,22 @@ def _perf_analyzer(experiments: Sequence[Object], file_name: str) -> ClientLog:
         sent = whole(request.get("timestamp")) if isinstance(request, dict) else None
         if sent is None:
             continue
-        stamps = [whole(t) for t in _list(request.get("response_timestamps"))]
-        times = np.array([t for t in stamps if t is not None], dtype=np.int64)
+        times = _whole_numbers(_list(request.get("response_timestamps")))
         outside = len(bounds) >= 2 and not bounds[0] <= sent <= bounds[-1]
         rows.append(_row(sent, times - sent, warmup=outside))
     note = (f"The file holds {len(experiments)} experiments; the last is taken.",) if len(experiments) > 1 else ()
     return _build(rows, "perf_analyzer", "wall", file_name, note)
+
+
+def _whole_numbers(values: list[Any]) -> npt.NDArray[np.int64]:
+    """The whole numbers of a list, others left out."""
+    try:
+        found = np.array(values)
+    except (ValueError, OverflowError):  # lists among them
+        found = np.zeros(0)
+    if found.dtype == np.int64 and found.ndim == 1:
+        return found
+    return np.array([n for n in map(whole, values) if n is not None], dtype=np.int64)
 
 
 def _build(rows: list[Row], source: str, clock: str, file_name: str, notes: tuple[str, ...] = ()) -> ClientLog:

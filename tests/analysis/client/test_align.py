@@ -211,6 +211,20 @@ def test_a_steady_rhythm_with_known_clocks_is_aligned_but_not_confident(tmp_path
     assert found.offset_ns == view.delivery.offset_ns
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_closed_loop_of_equal_requests_is_right_or_unconfirmed(tmp_path, seed):
+    """Nothing tells one wave from the next but the clock: a fit may refuse, a shared clock may not."""
+    requests = [Request(i * 120_000_000, 1000, 60) for i in range(30)]
+    served = serve(requests, policy=("chunked", "separate", "whole")[seed % 3], seed=seed)
+    view, log = log_of(tmp_path, served, Delivery(jitter_ms=5, seed=seed))
+    steps = steps_of(served, 150, 400)
+    known = align(log, steps, MONOTONIC)
+    assert known.method == "monotonic", known.reason
+    assert known.offset_ns == view.delivery.offset_ns
+    found = align(log, steps, NO_CLOCK)
+    assert not found.aligned or right_steps(found, view, 150) > 0.99
+
+
 @pytest.mark.parametrize("pair", range(100))
 def test_a_log_of_another_run_fits_nowhere(tmp_path, pair):
     """Every fourth pair: no start times; others with unrelated clocks; policies and sizes vary."""
