@@ -133,8 +133,12 @@ def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, 
     first, last = float(choices[0].at_ns.min()) + exact, float(choices[0].at_ns.max()) + exact
     apart = max(steps.first_ns - last, first - steps.last_ns, 0.0)
     if log.clock == "wall" and apart > WALL_APART_NS:
-        side = "before" if last < steps.first_ns else "after"
-        return Alignment("none", None, False, f"By its wall clock the log ends or begins {apart / 1e9:.0f} s {side} the capture: it is of another run.")  # fmt: skip
+        side = (
+            "ends {:.0f} s before the capture begins"
+            if last < steps.first_ns
+            else "begins {:.0f} s after the capture ends"
+        )
+        return Alignment("none", None, False, f"By its wall clock the log {side.format(apart / 1e9)}: it is of another run.")  # fmt: skip
     shift = Shift(exact, 0.0, 0.5 * float(choices[0].at_ns.min() + choices[0].at_ns.max()))
     near = _best_fit(choices, steps, (exact - LONGEST_DELIVERY_NS, exact + steps.typical_gap_ns), drift=False)
     if near is not None and near.evidence.nats >= LEAST_NATS and near.margin >= LEAST_MARGIN:
@@ -142,16 +146,18 @@ def _by_clock(log: ClientLog, choices: Sequence[Messages], steps: CaptureSteps, 
         late = violations(placed, log, steps)
         if late <= MOST_VIOLATIONS:
             return _exact(log, placed, late, near.evidence.nats, _besides(near))
+    share, requests = _impossible(log, choices, steps, shift)
+    if apart == 0 and (share <= MOST_VIOLATIONS or requests < 2):
+        return _unconfirmed(log, choices, steps, shift)
     room = WALL_APART_NS if log.clock == "wall" else None
     found = _best_fit(choices, steps, None if room is None else (exact - room, exact + room))
-    share, requests = _impossible(log, choices, steps, shift)
-    refuted = apart > 0 or (share > MOST_VIOLATIONS and requests > 1)
-    if not refuted and (found is None or not found.good):
-        return _unconfirmed(log, choices, steps, shift)
-    said = f"The log's {name} is not that of the capture's host: by it messages would come before any step that could have made them, or before the step that did. "
+    why = (
+        "the log would lie outside the capture"
+        if apart
+        else f"{100 * share:.1f}% of the messages would come before any step that can have made them"
+    )
+    said = f"The log's {name} is not that of the capture's host: by it {why}. "
     aligned = _by_fit(found, log, steps, said, "wall" if log.clock == "wall" else "fit")
-    if not aligned.aligned and not refuted:
-        return _unconfirmed(log, choices, steps, shift)
     if aligned.offset_ns is None or log.clock != "wall":
         return aligned
     return replace(aligned, reason=f"{aligned.reason} The two wall clocks differ by {(aligned.offset_ns + zero_ns) / 1e6:.1f} ms.")  # fmt: skip
