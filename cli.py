@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import codecs
 import errno
 import gc
-import io
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import __version__
-from .ingest.errors import TraceAnalyzeError, UsageError
+from .analysis.records.errors import TraceAnalyzeError, UsageError
+from .analysis.records.version import __version__
+from .reports.commands.analysis_flags import takes_analysis_options
+from .reports.commands.command_ending import (
+    StoppedError,
+    discard_stdout,
+    open_closed_streams,
+    print_anything,
+    reader_is_gone,
+    say,
+    signals_raise,
+)
+
+try:
+    from typer._click.exceptions import ClickException  # releases of typer that carry click within themselves
+except ImportError:
+    from click import ClickException  # type: ignore[assignment]
 
 if TYPE_CHECKING:
-    from .analysis.result import Options
+    from .analysis.records.options import Options
 
 COMMANDS = ("batch", "compare", "gpus", "models", "markers", "demo", "doctor")
-MOST_RANKS = 4096
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 FORMATS = ("html", "json", "md", "csv", "parquet", "perfetto", "svg", "png")
 EPILOG = (
@@ -36,42 +49,7 @@ app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=SETTINGS
 )
 
-# Options that every analysing command shares.
-Gpu = Annotated[str | None, typer.Option("--gpu", metavar="NAME", help="GPU, where the capture does not name it.")]
-GpuOverride = Annotated[
-    str | None, typer.Option("--gpu-override", metavar="NAME", help="GPU, even against what the capture says.")
-]
-Model = Annotated[
-    str | None, typer.Option("--model", metavar="NAME|config.json", help="Model name (see `models`) or its config.")
-]
-TensorParallel = Annotated[
-    int | None, typer.Option("--tp", metavar="N", min=1, max=MOST_RANKS, help="Tensor-parallel size.")
-]
-WeightDtype = Annotated[str | None, typer.Option("--weight-dtype", metavar="T", help="bf16, fp8, int8, int4, ...")]
-KvDtype = Annotated[str | None, typer.Option("--kv-dtype", metavar="T", help="Data type of the KV cache.")]
-Ceilings = Annotated[
-    Path | None,
-    typer.Option("--ceilings", metavar="FILE.toml", help="Measured ceilings, in place of the specification."),
-]
-Ncu = Annotated[
-    list[Path] | None, typer.Option("--ncu", metavar="FILE", help="Nsight Compute results to join (repeatable).")
-]
-Window = Annotated[
-    str | None,
-    typer.Option("--window", metavar="A:B", help="Part to analyse: seconds from session start, or with ns/us/ms/s."),
-]
-Markers = Annotated[
-    Path | None, typer.Option("--markers", metavar="FILE.toml", help="Further NVTX grammars of your own.")
-]
-Step = Annotated[
-    str | None,
-    typer.Option("--step", metavar="WHICH", help="median-decode, median-prefill or a step index: kernel by kernel."),
-]
-ItlTarget = Annotated[
-    str | None, typer.Option("--itl-target", metavar="MS", help="Inter-token target, e.g. 50ms, for the chunk advice.")
-]
-Dmon = Annotated[Path | None, typer.Option("--dmon", metavar="FILE", help="Log of nvidia-smi dmon -o DT.")]
-Dcgm = Annotated[Path | None, typer.Option("--dcgm", metavar="FILE", help="DCGM export: dcgmi dmon or Prometheus.")]
+# Further options that several commands share; those of the analysis are in `analysis_flags`.
 Gate = Annotated[
     list[str] | None,
     typer.Option("--gate", metavar="EXPR", help="e.g. 'decode_step_ms.p95 < 12'; exit 1 where it fails (repeatable)."),
@@ -81,70 +59,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but er
 NoColor = Annotated[bool, typer.Option("--no-color", help="No colour in the terminal.")]
 
 
-def options_from(
-    gpu: str | None,
-    gpu_override: str | None,
-    model: str | None,
-    tp: int | None,
-    weight_dtype: str | None,
-    kv_dtype: str | None,
-    ceilings: Path | None,
-    ncu: list[Path] | None,
-    window: str | None,
-    markers: Path | None,
-    step: str | None,
-    itl_target: str | None,
-    dmon: Path | None,
-    dcgm: Path | None,
-) -> Options:
-    """The analysis options of one command line. Raises UsageError for a file that does not exist."""
-    from .analysis.result import Options
-    from .ingest.units import parse_milliseconds
-
-    for flag, file in (
-        ("--ceilings", ceilings),
-        ("--markers", markers),
-        ("--dmon", dmon),
-        ("--dcgm", dcgm),
-        *(("--ncu", f) for f in ncu or []),
-    ):
-        if file is not None and not file.exists():
-            raise UsageError(f"{flag}: no such file: {file}")
-    return Options(
-        gpu=gpu,
-        gpu_override=gpu_override,
-        model=model,
-        tensor_parallel=tp,
-        weight_dtype=weight_dtype,
-        kv_dtype=kv_dtype,
-        ceilings=ceilings,
-        ncu=tuple(ncu or ()),
-        window=window,
-        markers=markers,
-        step=step,
-        itl_target_ms=parse_milliseconds(itl_target, "--itl-target") if itl_target is not None else None,
-        dmon=dmon,
-        dcgm=dcgm,
-    )
-
-
 @bare.command(epilog=EPILOG, context_settings=SETTINGS)
+@takes_analysis_options()
 def analyze_command(
     capture: Annotated[Path, typer.Argument(metavar="CAPTURE", help="Nsight Systems export, or another capture.")],
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    ncu: Ncu = None,
-    window: Window = None,
-    markers: Markers = None,
-    step: Step = None,
-    itl_target: ItlTarget = None,
-    dmon: Dmon = None,
-    dcgm: Dcgm = None,
+    *,
+    options: Options,
     out: Annotated[
         str | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs; '-' = stdout (JSON, md).")
     ] = None,
@@ -158,12 +78,8 @@ def analyze_command(
 
     Prints one screen and writes one self-contained HTML report.
     """
-    from .reports.single import run_single
+    from .reports.commands.analyze_command import run_single
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
-        dcgm,
-    )  # fmt: skip
     code = run_single(
         capture,
         options,
@@ -178,6 +94,7 @@ def analyze_command(
 
 
 @app.command("batch")
+@takes_analysis_options()
 def batch_command(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders that hold them.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the archive's reports.")],
@@ -187,20 +104,8 @@ def batch_command(
     label: Annotated[
         str | None, typer.Option("--label", metavar="PATTERN", help="Columns from paths: 'chunk={chunk}/bs={bs}'.")
     ] = None,
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    ncu: Ncu = None,
-    window: Window = None,
-    markers: Markers = None,
-    step: Step = None,
-    itl_target: ItlTarget = None,
-    dmon: Dmon = None,
-    dcgm: Dcgm = None,
+    *,
+    options: Options,
     gate: Gate = None,
     cache: Cache = None,
     quiet: Quiet = False,
@@ -209,10 +114,6 @@ def batch_command(
     """Analyse every capture below the paths: one report and one row each, and an index of them all."""
     from .reports.archive import BatchRequest, run_batch
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, ncu, window, markers, step, itl_target, dmon,
-        dcgm,
-    )  # fmt: skip
     if dask is not None and jobs is not None:
         raise UsageError("--jobs and --dask exclude each other: the Dask cluster decides its own workers.")
     request = BatchRequest(
@@ -223,6 +124,7 @@ def batch_command(
 
 
 @app.command("compare")
+@takes_analysis_options(without=("ncu", "step", "itl_target", "dmon", "dcgm"))
 def compare_command(
     captures: Annotated[
         list[Path], typer.Argument(metavar="BEFORE AFTER", help="Two captures, or one with --baseline.")
@@ -234,15 +136,8 @@ def compare_command(
         float, typer.Option("--min-change", metavar="PCT", min=0, help="Smallest change that counts.")
     ] = 3.0,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="Folder for the outputs.")] = None,
-    gpu: Gpu = None,
-    gpu_override: GpuOverride = None,
-    model: Model = None,
-    tp: TensorParallel = None,
-    weight_dtype: WeightDtype = None,
-    kv_dtype: KvDtype = None,
-    ceilings: Ceilings = None,
-    window: Window = None,
-    markers: Markers = None,
+    *,
+    options: Options,
     gate: Gate = None,
     cache: Cache = None,
     quiet: Quiet = False,
@@ -251,9 +146,6 @@ def compare_command(
     """Say what changed between two captures, whether it is significant, and whether they can be compared at all."""
     from .reports.comparison import CompareRequest, run_compare
 
-    options = options_from(
-        gpu, gpu_override, model, tp, weight_dtype, kv_dtype, ceilings, None, window, markers, None, None, None, None
-    )
     request = CompareRequest(
         captures=tuple(captures), options=options, baseline=baseline,
         min_change_pct=min_change, out=out, gates=tuple(gate or ()), cache=cache,
@@ -264,7 +156,7 @@ def compare_command(
 @app.command("gpus")
 def gpus_command() -> None:
     """List the GPUs with their ceilings, ridge, source and the names --gpu accepts."""
-    from .reports.listings import print_gpus
+    from .reports.commands.listings import print_gpus
 
     print_gpus()
 
@@ -272,7 +164,7 @@ def gpus_command() -> None:
 @app.command("models")
 def models_command() -> None:
     """List the models that --model knows: parameters, KV bytes per token, ridge batch."""
-    from .reports.listings import print_models
+    from .reports.commands.listings import print_models
 
     print_models()
 
@@ -280,7 +172,7 @@ def models_command() -> None:
 @app.command("markers")
 def markers_command() -> None:
     """List the NVTX grammars that are recognised, by engine, with an example each."""
-    from .reports.listings import print_markers
+    from .reports.commands.listings import print_markers
 
     print_markers()
 
@@ -291,7 +183,7 @@ def demo_command(
     no_color: NoColor = False,
 ) -> None:
     """Simulate a small serving run with known truth, analyse it and name the report."""
-    from .reports.single import run_demo
+    from .reports.commands.analyze_command import run_demo
 
     raise typer.Exit(run_demo(out, color=not no_color))
 
@@ -302,7 +194,7 @@ def doctor_command(
     no_color: NoColor = False,
 ) -> None:
     """Say what a capture holds, what is missing for which question, and how to record it."""
-    from .reports.doctor import run_doctor
+    from .reports.commands.doctor_command import run_doctor
 
     raise typer.Exit(run_doctor(capture, color=not no_color))
 
@@ -327,35 +219,6 @@ def _refuse_misspelt_command(word: str) -> None:
         raise UsageError(f"'{word}' is neither a file here nor a command; did you mean: trace-analyze {near[0]}")
 
 
-# What a terminal without Unicode shows instead; anything else becomes a question mark.
-PLAIN = {
-    "≥": ">=",
-    "≤": "<=",
-    "…": "...",
-    "µ": "u",
-    "×": "x",
-    "–": "-",
-    "—": "-",
-    "·": "*",
-    "→": "->",
-    "÷": "/",
-    "±": "+-",
-}
-
-
-def _plain_characters(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    return "".join(PLAIN.get(each, "?") for each in error.object[error.start : error.end]), error.end
-
-
-def _print_anything() -> None:
-    """Let stdout take every character, whatever its encoding (LANG=C, an old Windows console, a name in any bytes)."""
-    codecs.register_error("trace-analyze-plain", _plain_characters)
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="trace-analyze-plain")
-
-
 def run(words: list[str]) -> int:
     """Run one command line. Raises what the command raises; returns the exit code."""
     if words == ["--version"]:
@@ -363,11 +226,16 @@ def run(words: list[str]) -> int:
         return 0
     if words:
         _refuse_misspelt_command(words[0])
-    chosen = app if words and words[0] in COMMANDS else bare
+    chosen = typer.main.get_command(app if words and words[0] in COMMANDS else bare)
     try:
-        chosen(words or ["--help"], prog_name="trace-analyze")
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 2
+        # not chosen(...): that makes 1 of an interrupt and of a closed pipe
+        with chosen.make_context("trace-analyze", words or ["--help"]) as context:
+            chosen.invoke(context)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except ClickException as error:
+        error.show()
+        return error.exit_code
     return 0
 
 
@@ -385,27 +253,31 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point. Returns the exit code; a user never sees a traceback (TRACE_ANALYZE_DEBUG=1 shows it)."""
     # polars' allocator would keep freed pages for ten seconds, longer than a run lasts; read when polars is imported
     os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:200,muzzy_decay_ms:0")
-    _print_anything()
+    open_closed_streams()
+    print_anything()
     try:
-        return run(sys.argv[1:] if argv is None else argv)
+        with signals_raise():
+            code = run(sys.argv[1:] if argv is None else argv)
+            sys.stdout.flush()
+            return code
+    except (KeyboardInterrupt, StoppedError) as stop:
+        message = "interrupted; nothing partial was left behind."
+        code = stop.exit_code if isinstance(stop, StoppedError) else 130
     except TraceAnalyzeError as error:
         message, code = str(error), error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) went away: that is its right, not an error of ours.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        message, code = "interrupted; nothing partial was left behind.", 130
     except OSError as error:
-        if error.errno not in DISK_FULL:
-            message, code = internal_error(error), 2
-        else:
+        if isinstance(error, BrokenPipeError) and reader_is_gone():
+            discard_stdout()  # the reader went away: that is its right, not an error of ours
+            return 0
+        if error.errno in DISK_FULL:
             message, code = f"cannot write the output: {error.strerror}.", 2
+        else:
+            message, code = internal_error(error), 2
     except MemoryError:
         message, code = "not enough memory for this capture; analyse a part of it with --window A:B.", 3
     except Exception as error:
         message, code = internal_error(error), 2
-    print(f"trace-analyze: {message}", file=sys.stderr)
+    say(message)
     return code
 
 
@@ -435,18 +307,16 @@ def _spend_memory_once() -> None:
 
 def entry() -> None:
     """The program: as ``main``, but leaves without taking a million rows apart, which takes a while and helps nobody."""
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:  # a batch has helper processes, which end in the usual way
-        sys.exit(main())
-    _spend_memory_once()
+    helpers = sys.argv[1:2] and sys.argv[1] in COMMANDS  # a batch has helper processes, which end in the usual way
+    if not helpers:
+        _spend_memory_once()
     code = main()
-    try:
+    with suppress(OSError):  # what could not be printed has been said by now
         sys.stdout.flush()
         sys.stderr.flush()
-    except BrokenPipeError:  # the reader went away: that is its right
-        pass
-    except OSError as error:
-        os.write(2, f"trace-analyze: cannot write the output: {error.strerror}.\n".encode())
-        code = 2
+    if helpers:
+        discard_stdout()
+        sys.exit(code)
     os._exit(code)
 
 

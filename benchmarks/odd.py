@@ -35,7 +35,8 @@ HEAD = (
 def one(path: Path) -> None:
     """The four stages in this process, as JSON."""
     import trace_analyze.reports.html  # noqa: F401  imports are not what is timed
-    from trace_analyze.analysis import Options, analyze_options
+    from trace_analyze.analysis.pipeline import analyze_options
+    from trace_analyze.analysis.records.options import Options
     from trace_analyze.ingest import open_trace
     from trace_analyze.reports.outputs import render
 

@@ -105,9 +105,9 @@ def from_arrow(table) -> dict[str, np.ndarray]:
 
 
 def road_pages(path: Path) -> dict[str, np.ndarray]:
-    from trace_analyze.ingest.nsys.columns import read_columns
-    from trace_analyze.ingest.nsys.database import Database
     from trace_analyze.ingest.nsys.kernels import KERNEL_COLUMNS
+    from trace_analyze.ingest.nsys.sqlite_pages.columns import read_columns
+    from trace_analyze.ingest.nsys.sqlite_pages.database import Database
 
     wanted = {column.source: column for column in KERNEL_COLUMNS.values() if column.source in COLUMNS}
     with Database(path) as database:

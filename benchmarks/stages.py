@@ -17,7 +17,8 @@ STAGES = ("open", "analyze", "html", "json")
 
 
 def main(stage: str, path: Path) -> None:
-    from trace_analyze.analysis import Options, analyze_options
+    from trace_analyze.analysis.pipeline import analyze_options
+    from trace_analyze.analysis.records.options import Options
     from trace_analyze.ingest import open_trace
     from trace_analyze.reports.outputs import render
 

@@ -34,7 +34,7 @@ def screen() -> str:
 
 def grammars() -> str:
     """The grammars of markers.toml as a table."""
-    from trace_analyze.analysis.markers import list_markers
+    from trace_analyze.analysis.markers.grammar import list_markers
 
     rows = ["| engine | role | gives | about | example |", "|---|---|---|---|---|"]
     for row in list_markers():

@@ -2,8 +2,8 @@
 
 One module per input format. Each has ``sniff(path, head) -> bool``, a cheap test on content (never on the suffix
 alone; ``head`` is the file's first bytes, decompressed where the file is gzip, ``b""`` for a folder), and
-``read(path, *, progress=None) -> Trace``. ``open_trace`` tries them in the order of ``READERS`` and nothing else
-knows formats. Readers are imported when they are asked, so that reading one format never pays for another.
+``read(path, *, progress=None) -> Trace``. ``open_trace`` tries them in the order of
+``analysis/records/formats.py``, which is the one list of formats. Readers are imported when they are asked, so that reading one format never pays for another.
 """
 
 from __future__ import annotations
@@ -13,28 +13,30 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
-from .errors import TraceAnalyzeError
+from ..analysis.records.errors import TraceAnalyzeError
+from ..analysis.records.formats import RUN_OF_FILES, readers
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    from ..analysis.records.trace import Trace
 
 Progress = Callable[[str], None]
 
-MANY = ".multi"  # the reader whose input is several captures
 
-# (what the reader reads, in words for the error message; module relative to this package)
-READERS: list[tuple[str, str]] = [
-    ("an Nsight Systems SQLite export (nsys export --type sqlite)", ".nsys"),
-    ("a folder of nsys export --type parquetdir or arrowdir", ".nsys_tables"),
-    ("a PyTorch-profiler trace (*.pt.trace.json, also gzipped)", ".kineto"),
-    ("Nsight Compute results as CSV (ncu --csv --page raw or details)", ".ncu_csv"),
-    ("an Nsight Compute report (.ncu-rep), where ncu is installed", ".ncu_rep"),
-    ("a table of nsys stats or nsys recipe (cuda_gpu_trace, cuda_gpu_kern_sum)", ".nsys_stats"),
-    ("an Nsight Systems report (.nsys-rep), where nsys is installed", ".nsys_rep"),
-    ("a folder with the files of one run, one per rank or node", MANY),
-]
+class Reader(Protocol):
+    """What the module of a format offers."""
+
+    def sniff(self, path: Path, head: bytes) -> bool:
+        """Whether the content is of this format."""
+
+    def read(self, path: Path, *, progress: Progress | None = None) -> Trace:
+        """The content as a Trace."""
+
+
+def reader_of(module: str) -> Reader:
+    """The reader of a format, imported when it is asked."""
+    return cast("Reader", import_module(f".{module}", __name__))
 
 
 def open_trace(
@@ -46,20 +48,22 @@ def open_trace(
     known; ``progress`` is called with a short sentence whenever a part has been read. Raises ``NotACaptureError`` where nothing could be read as a capture,
     ``CannotAnswerError`` where the capture holds no GPU work.
     """
+    from ..analysis.records.inputs_read import remember_inputs
     from .sniff import describe, read_head
 
     path = Path(path)
+    remember_inputs([path])
     head = read_head(path)
-    for _, module in READERS:
-        reader = import_module(module, __name__)
+    for _, module in readers():
+        reader = reader_of(module)
         if reader.sniff(path, head):
             if cache is None:
-                return _printable(reader.read(path, progress=progress))
-            from .cache import through_cache
+                return _named(reader.read(path, progress=progress), path)
+            from .cache.kept_traces import through_cache
 
             read = partial(reader.read, path, progress=progress)
-            return _printable(through_cache(path, cache, read, content=content))
-    raise describe(path, head, [words for words, _ in READERS])
+            return _named(through_cache(path, cache, read, content=content), path)
+    raise describe(path, head, [words for words, _ in readers()])
 
 
 def printable(name: str) -> str:
@@ -67,11 +71,13 @@ def printable(name: str) -> str:
     return name.encode("utf-8", "replace").decode("utf-8")
 
 
-def _printable(trace: Trace) -> Trace:
-    name = printable(trace.capture.source_name)
-    if name == trace.capture.source_name:
-        return trace
-    return replace(trace, capture=replace(trace.capture, source_name=name))
+def _named(trace: Trace, path: Path) -> Trace:
+    """The Trace with its origin, under a name that can be written in UTF-8."""
+    capture = trace.capture
+    name = printable(capture.source_name)
+    return replace(
+        trace, source=path, capture=capture if name == capture.source_name else replace(capture, source_name=name)
+    )
 
 
 def looks_like_capture(path: Path) -> bool:
@@ -80,7 +86,7 @@ def looks_like_capture(path: Path) -> bool:
 
     try:
         head = read_head(path)
-        return any(import_module(module, __name__).sniff(path, head) for _, module in READERS)
+        return any(reader_of(module).sniff(path, head) for _, module in readers())
     except (OSError, TraceAnalyzeError):
         return False
 
@@ -88,6 +94,8 @@ def looks_like_capture(path: Path) -> bool:
 def is_capture_folder(path: Path) -> bool:
     """Whether a folder is one capture (an export of one file per table), not a folder of captures, be they of one run."""
     try:
-        return path.is_dir() and any(import_module(m, __name__).sniff(path, b"") for _, m in READERS if m != MANY)
+        return path.is_dir() and any(
+            reader_of(m).sniff(path, b"") for words, m in readers() if (words, m) != RUN_OF_FILES
+        )
     except OSError:
         return False

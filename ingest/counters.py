@@ -12,7 +12,6 @@ by number: nvidia-smi's index is taken for the CUDA ordinal, except where log an
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,9 +22,10 @@ from typing import Any
 
 import polars as pl
 
-from .errors import NotACaptureError, UsageError
-from .ncu_csv import decode
-from .trace import COUNTERS, Trace
+from ..analysis.facts.load import load_table
+from ..analysis.records.errors import NotACaptureError, UsageError
+from ..analysis.records.trace import COUNTERS, Trace
+from .ncu.csv_tables import decode
 
 HOW_DMON = "nvidia-smi dmon -o DT -s pucm -d 1 > dmon.log"
 HOW_DCGM = (
@@ -34,7 +34,6 @@ HOW_DCGM = (
 )
 _SECOND, _QUARTER = 1_000_000_000, 900 * 1_000_000_000
 _ZONES = range(-12 * 4, 14 * 4 + 1)  # quarters of an hour from UTC
-_DATA = Path(__file__).with_name("counters.toml")
 _TIME = re.compile(
     r"^\[?(?P<date>\d{4}[-/]?\d{2}[-/]?\d{2})[ T,;]+(?P<time>\d{2}:\d{2}:\d{2}(?:[.,]\d+)?)(?P<zone>Z|[+-]\d{2}:?\d{2})?\]?[,;]?\s*"
 )
@@ -304,7 +303,7 @@ def _scales(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @cache
 def _data() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(_DATA.read_text(encoding="utf-8"))
+    return load_table("counters")
 
 
 @cache

@@ -7,11 +7,13 @@ what it is, what was expected, what to do next.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
+import stat
 import zlib
 from pathlib import Path
 
-from .errors import NotACaptureError
+from ..analysis.records.errors import NotACaptureError
 
 HEAD_BYTES = 65536
 SQLITE_MAGIC = b"SQLite format 3\x00"
@@ -21,29 +23,61 @@ GZIP_MAGIC = b"\x1f\x8b"
 def read_head(path: Path, size: int = HEAD_BYTES) -> bytes:
     """The first bytes of a file (of its content, where it is gzip); ``b""`` for a folder.
 
-    Raises ``NotACaptureError`` for a path that does not exist, cannot be read, or holds 0 bytes.
+    Raises ``NotACaptureError`` for what ``refuse_unreadable`` refuses, cannot be read, or holds 0 bytes.
     """
+    refuse_unreadable(path)
     try:
         if path.is_dir():
             return b""
-        if not path.exists():
-            raise NotACaptureError(_missing(path))
-        if not path.is_file():
-            raise NotACaptureError(f"{path.name} is not a regular file (a device, socket or pipe). {EXPECTED}")
         with path.open("rb") as file:
             head = file.read(size)
-    except PermissionError as error:
-        raise NotACaptureError(
-            f"No permission to read {path}: make it readable for you (chmod u+r) or copy it."
-        ) from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise NotACaptureError(f"Cannot read {path}: {reason}.") from error
+    except OSError as error:
+        raise NotACaptureError(why_unreadable(path, error)) from error
     if not head:
         raise NotACaptureError(
             f"{path.name} is empty (0 bytes): the export or the copy did not finish. Export it again: {NSYS_EXPORT}"
         )
     return _unzipped(path, size) or head if head.startswith(GZIP_MAGIC) else head
+
+
+def refuse_unreadable(path: Path) -> None:
+    """Raise ``NotACaptureError`` where ``path`` leads to neither a file nor a folder.
+
+    Opens nothing: a pipe that nobody writes to would never answer, and some devices never end.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotACaptureError(_missing(path)) from error
+    except (OSError, ValueError) as error:
+        raise NotACaptureError(why_unreadable(path, error)) from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        what = next((what for is_kind, what in _NO_FILES if is_kind(mode)), "of an unknown kind")
+        raise NotACaptureError(f"{path.name} is {what}, not a regular file. {EXPECTED}")
+
+
+_NO_FILES = (
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def why_unreadable(path: Path, error: OSError | ValueError) -> str:
+    """One sentence or two on why the system gives neither the file nor the folder ``path``."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, PermissionError):
+        allow = "chmod u+rx" if path.is_dir() else "chmod u+r"
+        return f"No permission to read {path}: make it readable for you ({allow}) or copy it."
+    if number == errno.ELOOP:
+        return f"Cannot read {path}: it is a link that leads in a circle. Link it to the capture itself."
+    if number == errno.ENAMETOOLONG:
+        return (
+            f"Cannot read {path.name}: its path is too long for the system. Move it up, or shorten its folders' names."
+        )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"Cannot read {path}: {reason}."
 
 
 NSYS_EXPORT = "nsys export --type sqlite -o run.sqlite run.nsys-rep"
@@ -148,6 +182,8 @@ def _unzipped(path: Path, size: int) -> bytes:
 
 
 def _missing(path: Path) -> str:
+    if path.is_symlink():
+        return f"{path.name} is a link to {path.readlink()}, which is not there."
     message = f"No such file: {path}."
     parent = path.parent
     with contextlib.suppress(OSError):

@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import polars as pl
 
-from .. import __version__
-from ..analysis.plain_data import clean
-from ..analysis.result import SCHEMA_VERSION, Analysis
+from ..analysis.records.analysis import SCHEMA_VERSION, Analysis
+from ..analysis.records.plain_values import clean
+from ..analysis.records.version import __version__
 
 IDLE_ROWS = 100  # the longest; all idle time is in devices[].idle_ns_by_cause
 
@@ -73,17 +73,7 @@ def to_dict(analysis: Analysis) -> dict[str, Any]:
         "idle": rows(analysis.idle.head(IDLE_ROWS)),
         "graphs": rows(analysis.graphs),
         "collectives": rows(analysis.collectives),
-        "findings": [
-            {
-                "id": f.id,
-                "kind": f.kind,
-                "sentence": f.sentence,
-                "recoverable_ms": clean(f.recoverable_ms),
-                "evidence": clean(f.evidence),
-                "lever": f.lever,
-            }
-            for f in analysis.findings
-        ],
+        "findings": [clean(finding) for finding in analysis.findings],
         "roofline": clean(analysis.roofline),
         "traffic": clean(analysis.traffic),
         "host": clean(analysis.host),

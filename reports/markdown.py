@@ -8,11 +8,11 @@ from typing import Any
 
 import polars as pl
 
-from .. import __version__
-from ..analysis.gate import GateResult
-from ..analysis.result import Analysis
-from .format import distinct_names, is_known, milliseconds, number, percent, reason_for
-from .sentences import gpu_line, idle_told, model_line, ratios, stall_line
+from ..analysis.gates import GateResult
+from ..analysis.records.analysis import Analysis
+from ..analysis.records.version import __version__
+from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
+from .number_text import distinct_names, is_known, milliseconds, number, percent, reason_for
 from .terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup, escape
 
-from ..analysis.result import Analysis
-from .format import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
-from .sentences import gpu_line, model_line, ratios, stall_line
+from ..analysis.records.analysis import Analysis
+from .first_screen_lines import gpu_line, model_line, ratios, stall_line
+from .number_text import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
 from .terminal import plain
 
 _TOP = 8

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from ..analysis.result import Analysis
+from ..analysis.records.analysis import Analysis
+from ..analysis.records.version import __version__
 
 _STEPS_TID, _STALLS_TID, _COPIES_TID = 1, 2, 3
 _FIRST_STREAM_TID = 10
@@ -22,7 +23,8 @@ def to_perfetto(analysis: Analysis) -> bytes:
     """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing."""
     origin = int(analysis.window.get("start_ns") or 0)
     body = b",\n".join(orjson.dumps(event) for event in _events(analysis, origin))
-    return b'{"displayTimeUnit":"ms","traceEvents":[\n' + body + b"\n]}\n"
+    made_by = b'{"otherData":{"made_by":"trace-analyze %s"},' % __version__.encode()
+    return made_by + b'"displayTimeUnit":"ms","traceEvents":[\n' + body + b"\n]}\n"
 
 
 def _events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..analysis.result import Analysis
+from ..analysis.records.analysis import Analysis
 from .ceilings import ceilings_in_use, main_dtype, ridge_of
-from .files import produce_whole
-from .format import is_known, label, number, reason_for
+from .number_text import is_known, label, number, reason_for
 from .terminal import PHASE_STYLES
+from .whole_files import file_name, produce_whole
 
 MARKERS = {"decode": "o", "prefill": "s", "mixed": "D", "other": "x", "unknown": "+"}
 _GREY = "#8a8a8a"
@@ -57,8 +57,9 @@ def write_plots(analysis: Analysis, folder: Path, stem: str, output_format: str)
             figure, axes = plt.subplots(figsize=_SIZE, layout="constrained")
             try:
                 draw(analysis, axes)
-                path = folder / f"{stem}-{name}.{output_format}"
-                metadata = {"Date": None} if output_format == "svg" else None
+                path = folder / file_name(stem, f"-{name}.{output_format}")
+                made_by = "trace-analyze"
+                metadata = {"Date": None, "Creator": made_by} if output_format == "svg" else {"Software": made_by}
                 save = partial(figure.savefig, format=output_format, dpi=_DPI, metadata=metadata)
                 produce_whole(path, save)
             finally:

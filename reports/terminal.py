@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import __version__
-from ..analysis.gate import GateResult
-from ..analysis.result import Analysis
-from .format import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
-from .sentences import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
+from ..analysis.gates import GateResult
+from ..analysis.records.analysis import Analysis
+from ..analysis.records.version import __version__
+from .first_screen_lines import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
+from .number_text import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}

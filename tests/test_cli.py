@@ -308,7 +308,7 @@ def test_no_traceback_for_a_fault_of_the_tool(run, monkeypatch):
     def broken(*_args, **_kwargs):
         raise ZeroDivisionError("by design of this test")
 
-    monkeypatch.setattr("trace_analyze.reports.single.analyse_file", broken)
+    monkeypatch.setattr("trace_analyze.analysis.road.analyze_capture", broken)
     monkeypatch.delenv("TRACE_ANALYZE_DEBUG", raising=False)
     code, _, err = run(CHUNKED)
     assert code == 2

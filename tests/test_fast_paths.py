@@ -78,8 +78,8 @@ def test_tables_pair_runs_of_one_repetition(benchmark_module):
 
 def test_every_odd_capture_is_analysed(benchmark_module, tmp_path):
     """Small ones here, against mistakes; whether any grows faster than it should is for ``benchmarks/odd.py`` to say."""
-    from trace_analyze.analysis import analyze
     from trace_analyze.reports.outputs import render
+    from trace_analyze.reports.python_api import analyze
 
     for name, case in benchmark_module("odd_captures").CASES.items():
         result = analyze(case.make(max(2, case.size // 2_500)).write(tmp_path / f"{name}.sqlite"))

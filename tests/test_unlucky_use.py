@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trace_analyze import cli
-from trace_analyze.ingest.errors import UsageError
+from trace_analyze.analysis.records.errors import UsageError
 
 CAPTURES = Path(__file__).parent.parent / "fixtures" / "captures"
 SGLANG = CAPTURES / "sglang-qwen3-8b-h100.sqlite"
@@ -34,7 +34,7 @@ def test_a_terminal_without_unicode(tmp_path, encoding):
 
 
 def test_plain_characters_keep_their_meaning(tmp_path):
-    script = "from trace_analyze import cli; cli._print_anything(); print('\\u2265 5 \\xb5s\\u2026 \\u65e5')"
+    script = "from trace_analyze.reports.commands.command_ending import print_anything; print_anything(); print('\\u2265 5 \\xb5s\\u2026 \\u65e5')"
     done = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True
     )
@@ -112,7 +112,7 @@ def test_side_files_with_windows_line_ends_and_byte_order_mark(tmp_path):
 
 @pytest.mark.parametrize("pattern", ["'('", "'(?=x)y'", "'(?P<part>a)(?P<part>b)'", "'a{1000}{1000}{1000}'"])
 def test_a_wrong_pattern_is_told_in_one_line(tmp_path, pattern):
-    from trace_analyze.analysis.markers import read_marker_file
+    from trace_analyze.analysis.markers.grammar import read_marker_file
 
     (tmp_path / "m.toml").write_text(PATTERN % pattern)
     with pytest.raises(UsageError, match="no regular expression") as caught:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from ..records.advice import ClocksLow, Finding, OpaqueGraphs, RanksMissing
+from ..summary.trust_verdict import expected_ranks
+from .evidence import Evidence
+from .number_words import count, percent
 
-from ..result import Finding
-from .verdict import expected_ranks
-from .words import count, percent
-
-if TYPE_CHECKING:
-    from .findings import Evidence
-
-LOW_CLOCK = 0.90  # of the clock the peak FLOP/s stand for
+MIN_CLOCK_SHARE = 0.90  # of the clock the peak FLOP/s stand for
 
 
 def opaque_graphs(evidence: Evidence) -> Finding | None:
@@ -27,7 +23,7 @@ def opaque_graphs(evidence: Evidence) -> Finding | None:
         id="opaque_graphs",
         sentence=f"{count(replays, 'graph replay')} hide their kernels: no roofline and no idle time inside decode",
         recoverable_ms=None,
-        evidence={"graph_replays": replays, "graph_ms": ms, "kernels_recorded": found.trace.kernels.height},
+        evidence=OpaqueGraphs(graph_replays=replays, graph_ms=ms, kernels_recorded=found.trace.kernels.height),
         lever="record again with --cuda-graph-trace=node",
         kind="capture",
     )
@@ -43,7 +39,7 @@ def ranks_missing(evidence: Evidence) -> Finding | None:
         id="ranks_missing",
         sentence=f"{present} of {expected} ranks are in the capture: waiting in collectives cannot be told from transfer",
         recoverable_ms=None,
-        evidence={"ranks_expected": expected, "devices_with_kernels": present},
+        evidence=RanksMissing(ranks_expected=expected, devices_with_kernels=present),
         lever="profile the process that starts all ranks, with --trace-fork-before-exec=true",
         kind="capture",
     )
@@ -52,16 +48,16 @@ def ranks_missing(evidence: Evidence) -> Finding | None:
 def clocks_low(evidence: Evidence) -> Finding | None:
     """The SM clock measured while the GPU worked is well under the one its peak stands for."""
     clocks = (evidence.found.work_trust or {}).get("clocks")
-    measured = clocks.get("sm_clock_mhz") if isinstance(clocks, dict) else None
-    spec = next((c.spec_clock_mhz for c in evidence.found.ceilings if getattr(c, "spec_clock_mhz", None)), None)
-    if not measured or not spec or measured >= LOW_CLOCK * spec:
+    measured = None if clocks is None else clocks["sm_clock_mhz"]
+    spec = next((c.spec_clock_mhz for c in evidence.found.ceilings if c.spec_clock_mhz), None)
+    if not measured or not spec or measured >= MIN_CLOCK_SHARE * spec:
         return None
     share = 100 * measured / spec
     return Finding(
         id="clocks_low",
         sentence=f"SM clocks ran at {measured:,.0f} MHz, {percent(share)} of the {spec:,.0f} MHz behind the peak FLOP/s",
         recoverable_ms=None,
-        evidence={"sm_clock_mhz": measured, "spec_clock_mhz": spec, "share_pct": share},
+        evidence=ClocksLow(sm_clock_mhz=measured, spec_clock_mhz=spec, share_pct=share),
         lever="check the power limit and the clock settings; memory-bound decode is hardly affected",
         kind="capture",
     )

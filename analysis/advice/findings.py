@@ -6,46 +6,18 @@ Serving findings are ranked by the milliseconds they could recover; capture find
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
-from ..result import Finding
+from ..records.advice import Finding
+from ..records.host import HostSide
+from ..records.what_if import WhatIf
+from ..summary.summary_input import SummaryInput
 from ..time.collectives import CollectiveResult
 from . import capture_rules, prefill_rules, serving_rules
+from .evidence import Evidence
 
-if TYPE_CHECKING:
-    from ..summary import SummaryInput
-
-MOST = 5
-MOST_CAPTURE = 2
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """What the rules may look at."""
-
-    found: SummaryInput
-    collectives: CollectiveResult
-    host: Mapping[str, Any]
-    what_if: Mapping[str, Any]
-
-    @property
-    def busy_ms(self) -> float:
-        """Busy time, mean over the devices."""
-        devices = self.found.time.devices
-        return sum(d.busy_ns for d in devices) / max(len(devices), 1) / 1e6
-
-    @property
-    def device_count(self) -> int:
-        """Devices with kernels."""
-        return max(len(self.found.time.devices), 1)
-
-    @property
-    def decode_ms(self) -> float:
-        """Busy time of decode steps, mean over the devices."""
-        devices = self.found.time.devices
-        return sum(d.phase_ns.get("decode", 0) for d in devices) / self.device_count / 1e6
+MAX_FINDINGS = 5
+MAX_CAPTURE_FINDINGS = 2
 
 
 Rule = Callable[[Evidence], Finding | None]
@@ -66,11 +38,11 @@ CAPTURE: tuple[Rule, ...] = (capture_rules.opaque_graphs, capture_rules.ranks_mi
 
 
 def find_findings(
-    found: SummaryInput, collectives: CollectiveResult, host: Mapping[str, Any], what_if: Mapping[str, Any]
+    found: SummaryInput, collectives: CollectiveResult, host: HostSide, what_if: WhatIf
 ) -> tuple[Finding, ...]:
     """Apply every rule; at most five findings, serving ones by recoverable ms (unknown last), then capture ones."""
     evidence = Evidence(found, collectives, host, what_if)
     serving = [f for f in (rule(evidence) for rule in SERVING) if f is not None]
     serving.sort(key=lambda f: (f.recoverable_ms is None, -(f.recoverable_ms or 0.0), f.id))
-    capture = [f for f in (rule(evidence) for rule in CAPTURE) if f is not None][:MOST_CAPTURE]
-    return (*serving[: MOST - len(capture)], *capture)
+    capture = [f for f in (rule(evidence) for rule in CAPTURE) if f is not None][:MAX_CAPTURE_FINDINGS]
+    return (*serving[: MAX_FINDINGS - len(capture)], *capture)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 
-from ..result import Finding
-from ..stretches import stretches
-from ..time.idle import LAUNCH_BOUND, IdleIntervals
-from .words import duration, percent
-
-if TYPE_CHECKING:
-    from .findings import Evidence
+from ..numeric.row_chunks import stretches
+from ..records.advice import Finding, HostBoundPrefill
+from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
+from .evidence import Evidence
+from .number_words import duration, percent
 
 HOST_PCT = 10.0  # of the span of the steps with prefill work
 SMALLEST_SHARE_PCT = 1.0  # of the window
@@ -42,7 +38,7 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
         sentence=f"The GPU waits for launch calls for {duration(ms)} inside steps with prefill work, "
         f"{percent(100 * waited / span)} of their time",
         recoverable_ms=ms,
-        evidence={"waiting_ms": ms, "steps_ms": span_ms, "share_of_steps_pct": 100 * waited / span},
+        evidence=HostBoundPrefill(waiting_ms=ms, steps_ms=span_ms, share_of_steps_pct=100 * waited / span),
         lever="launch prefill in piecewise CUDA graphs or larger fused kernels (compilation), or larger chunks",
     )
 

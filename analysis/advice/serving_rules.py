@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import numpy as np
 import polars as pl
+from msgspec import UNSET
 
-from ..result import Finding
-from .ridge import ridge_batch
-from .words import count, duration, percent, significant
-
-if TYPE_CHECKING:
-    from .findings import Evidence
+from ..records.advice import (
+    CollectiveWaiting,
+    Finding,
+    HostBoundDecode,
+    LowOccupancyAttention,
+    PaddedGraphs,
+    PrefillInterference,
+    SamplingOnCriticalPath,
+    SmallDecodeBatch,
+    UnfusedKernels,
+    WrongDtype,
+)
+from ..records.what_if import WhatIf
+from .evidence import Evidence
+from .number_words import count, duration, percent, significant
+from .ridge_batch import ridge_batch
 
 STALL_WINDOW_PCT = 0.5  # of the window
 SMALL_BATCH = 0.25  # of the ridge batch
@@ -27,6 +36,7 @@ UNFUSED_PCT = 5.0  # of busy time
 SAMPLING_PCT = 5.0  # of decode time
 WRONG_DTYPE_PCT = 2.0  # of GEMM time
 SMALLEST_CHUNK = 512
+MAX_KERNELS_NAMED = 5
 
 HOST_LEVERS = {
     "waiting": "let the host run ahead (asynchronous scheduling), so that it does not wait for each step's tokens",
@@ -65,50 +75,47 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
         id="prefill_interference",
         sentence=sentence,
         recoverable_ms=total,
-        evidence={
-            "stall_ms": total,
-            "stalls": stalls.height,
-            "episodes": episodes,
-            "requests_held_max": int(held.max()) if len(held) else None,
-            "request_ms_lost": None
-            if stalls["request_ms_lost"].null_count()
-            else float(stalls["request_ms_lost"].sum()),
-            "prefill_tokens": None if stalls["prefill_tokens"].null_count() else int(stalls["prefill_tokens"].sum()),
-            "largest_gap_ms": float(stalls["gap_ms"].to_numpy().max()),
-            "chunk_now_tokens": evidence.what_if.get("chunk_now_tokens"),
-        },
+        evidence=PrefillInterference(
+            stall_ms=total,
+            stalls=stalls.height,
+            episodes=episodes,
+            requests_held_max=int(held.max()) if len(held) else None,
+            request_ms_lost=None if stalls["request_ms_lost"].null_count() else float(stalls["request_ms_lost"].sum()),
+            prefill_tokens=None if stalls["prefill_tokens"].null_count() else int(stalls["prefill_tokens"].sum()),
+            largest_gap_ms=float(stalls["gap_ms"].to_numpy().max()),
+            chunk_now_tokens=evidence.what_if.chunk_now_tokens,
+        ),
         lever=_chunk_lever(evidence.what_if),
     )
 
 
-def _chunk_lever(what_if: Any) -> str:
+def _chunk_lever(what_if: WhatIf) -> str:
     """The lever with its predicted step time where the model was fitted."""
-    now, chunks = what_if.get("chunk_now_tokens"), what_if.get("chunks") or []
-    of = "padded to" if what_if.get("chunk_now_is_padded") else "of"
-    target = what_if.get("itl_target") or {}
-    if target.get("largest_chunk_tokens"):
-        size = target["largest_chunk_tokens"]
-        return f"chunks of at most {size:,} tokens keep token gaps under {duration(target['target_ms'])} (fitted model)"
+    now, now_ms, target = what_if.chunk_now_tokens, what_if.chunk_now_step_ms, what_if.itl_target
+    if target and target.largest_chunk_tokens:
+        size = target.largest_chunk_tokens
+        return f"chunks of at most {size:,} tokens keep token gaps under {duration(target.target_ms)} (fitted model)"
     missed = ""
     if target:
-        missed = f"; no chunk for gaps of {duration(target['target_ms'])}: {target['largest_chunk_tokens_reason']}"
-    smaller = [c for c in chunks if now and SMALLEST_CHUNK <= c["chunk_tokens"] <= now / 3]
+        missed = f"; no chunk for gaps of {duration(target.target_ms)}: {target.largest_chunk_tokens_reason}"
+    if not now or now_ms is UNSET:
+        return (
+            "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on other devices than "
+            f"decode{missed}"
+        )
+    of = "padded to" if what_if.chunk_now_is_padded is True else "of"
+    smaller = [c for c in what_if.chunks if SMALLEST_CHUNK <= c.chunk_tokens <= now / 3]
     if smaller:
         best = smaller[-1]
         return (
-            f"a chunk {of} {now:,} tokens makes a {duration(what_if['chunk_now_step_ms'])} step; at "
-            f"{best['chunk_tokens']:,} the fitted step time is {duration(best['step_ms'])}{missed}"
+            f"a chunk {of} {now:,} tokens makes a {duration(now_ms)} step; at "
+            f"{best.chunk_tokens:,} the fitted step time is {duration(best.step_ms)}{missed}"
         )
-    if now and now <= SMALLEST_CHUNK:
-        return f"prefill on other devices than decode, as chunks {of} {now:,} tokens are small already" + missed
-    if now:
-        return (
-            f"a step {of} {now:,} tokens takes {duration(what_if['chunk_now_step_ms'])}; chunks of half that size about halve "
-            f"the token gap and delay the first token{missed}"
-        )
+    if now <= SMALLEST_CHUNK:
+        return f"prefill on other devices than decode, as chunks {of} {now:,} tokens are small already{missed}"
     return (
-        "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on other devices than decode"
-        + missed
+        f"a step {of} {now:,} tokens takes {duration(now_ms)}; chunks of half that size about halve "
+        f"the token gap and delay the first token{missed}"
     )
 
 
@@ -129,27 +136,24 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     if tokens >= SMALL_BATCH * ridge:
         return None
     of_each = f" ({count(tokens, 'token')})" if tokens > batch else ""
-    predicted = evidence.what_if.get("batches") or []
+    predicted = evidence.what_if.batches
     recoverable = None
     lever = "more requests per device (higher admission limits, fewer replicas)"
-    if len(predicted) > 1 and predicted[0]["step_ms"]:
+    if len(predicted) > 1 and predicted[0].step_ms:
         # The same tokens from half as many steps of the predicted length.
-        recoverable = max(0.0, evidence.decode_ms * (1 - predicted[1]["step_ms"] / (2 * predicted[0]["step_ms"])))
+        recoverable = max(0.0, evidence.decode_ms * (1 - predicted[1].step_ms / (2 * predicted[0].step_ms)))
         lever += (
-            f": twice the batch is predicted to give {significant(predicted[1]['tokens_per_s'])} instead of "
-            f"{significant(predicted[0]['tokens_per_s'])} tokens/s"
+            f": twice the batch is predicted to give {significant(predicted[1].tokens_per_s)} instead of "
+            f"{significant(predicted[0].tokens_per_s)} tokens/s"
         )
     return Finding(
         id="small_decode_batch",
         sentence=f"Decode runs {count(batch, 'request')}{of_each} a step, {percent(100 * tokens / ridge)} of the ridge batch of "
         f"{ridge:.0f}: each step reads all weights for few tokens",
         recoverable_ms=recoverable,
-        evidence={
-            "decode_batch_p50": batch,
-            "decode_tokens_p50": tokens,
-            "ridge_batch": ridge,
-            "decode_ms": evidence.decode_ms,
-        },
+        evidence=SmallDecodeBatch(
+            decode_batch_p50=batch, decode_tokens_p50=tokens, ridge_batch=ridge, decode_ms=evidence.decode_ms
+        ),
         lever=lever,
     )
 
@@ -170,8 +174,13 @@ def padded_graphs(evidence: Evidence) -> Finding | None:
         sentence=f"Padded rows of decode graphs cost {duration(ms)}: the graph of {worst['batch']} rows served a median of "
         f"{significant(worst['real_batch_median'])} requests",
         recoverable_ms=ms,
-        evidence={"padding_ms": ms, "graph_id": worst["graph_id"], "batch": worst["batch"]}
-        | {"real_batch_median": worst["real_batch_median"], "replays": worst["replays"]},
+        evidence=PaddedGraphs(
+            padding_ms=ms,
+            graph_id=worst["graph_id"],
+            batch=worst["batch"],
+            real_batch_median=worst["real_batch_median"],
+            replays=worst["replays"],
+        ),
         lever="capture graph sizes nearer to the batches that occur",
     )
 
@@ -179,18 +188,24 @@ def padded_graphs(evidence: Evidence) -> Finding | None:
 def host_bound_decode(evidence: Evidence) -> Finding | None:
     """The GPU waits for the host between decode tokens."""
     host = evidence.host
-    ms, share = host.get("bubble_ms"), host.get("share_of_decode_pct")
-    if not ms or share is None or share < HOST_PCT:
+    ms, share, host_parts, of_step = (
+        host.bubble_ms,
+        host.share_of_decode_pct,
+        host.parts_ms,
+        host.bubble_ms_per_decode_step,
+    )
+    if not ms or not share or share < HOST_PCT or host_parts is UNSET or of_step is UNSET:
         return None
-    parts = host["parts_ms"]
+    parts = dict(host_parts)
     largest = max(parts, key=lambda name: parts[name])
     return Finding(
         id="host_bound_decode",
         sentence=f"The GPU waits for the host for {duration(ms)}, {percent(share)} of decode time; most of it is "
         f"{largest.replace('_', ' ')} ({duration(parts[largest])})",
-        recoverable_ms=float(ms),
-        evidence={"bubble_ms": ms, "bubble_ms_per_decode_step": host.get("bubble_ms_per_decode_step")}
-        | {"share_of_decode_pct": share, "parts_ms": dict(parts)},
+        recoverable_ms=ms,
+        evidence=HostBoundDecode(
+            bubble_ms=ms, bubble_ms_per_decode_step=of_step, share_of_decode_pct=share, parts_ms=host_parts
+        ),
         lever=IN_GRAPHS if _decode_in_graphs(evidence) and largest in NEEDS_GRAPHS else HOST_LEVERS[largest],
     )
 
@@ -215,7 +230,7 @@ def collective_waiting(evidence: Evidence) -> Finding | None:
         id="collective_waiting",
         sentence=f"Ranks wait {duration(ms)} in collectives (transfer takes {duration(transfer)}){who}",
         recoverable_ms=ms,
-        evidence={"wait_ms": ms, "transfer_ms": transfer, "late_device": device},
+        evidence=CollectiveWaiting(wait_ms=ms, transfer_ms=transfer, late_device=device),
         lever="find what delays the late rank (its launch calls, its clocks, uneven work)",
     )
 
@@ -241,8 +256,9 @@ def low_occupancy_attention(evidence: Evidence) -> Finding | None:
         sentence=f"Decode attention ({worst['short_name']}) covers {percent(worst['sm_coverage_pct'])} of the SMs and takes "
         f"{duration(ms)} more than its bytes need",
         recoverable_ms=ms,
-        evidence={"kernel": worst["name"], "blocks": worst["blocks"], "sm_coverage_pct": worst["sm_coverage_pct"]}
-        | {"headroom_ms": ms},
+        evidence=LowOccupancyAttention(
+            kernel=worst["name"], blocks=worst["blocks"], sm_coverage_pct=worst["sm_coverage_pct"], headroom_ms=ms
+        ),
         lever="an attention kernel that splits the KV length (flash-decoding), or a larger batch",
     )
 
@@ -257,6 +273,11 @@ def _table_ms(evidence: Evidence, classes: list[str], phases: list[str]) -> tupl
     return float(rows["total_ms"].to_numpy().sum()) / evidence.device_count, rows
 
 
+def _largest_kernels(rows: pl.DataFrame) -> tuple[str, ...]:
+    """Names of the five that take most time, of rows in that order."""
+    return tuple(rows["short_name"].unique(maintain_order=True)[:MAX_KERNELS_NAMED]) if rows.height else ()
+
+
 def unfused_kernels(evidence: Evidence) -> Finding | None:
     """Small elementwise kernels that a fused one would absorb."""
     ms, rows = _table_ms(evidence, ["elementwise", "reduce", "index"], ["prefill", "decode", "mixed"])
@@ -268,12 +289,9 @@ def unfused_kernels(evidence: Evidence) -> Finding | None:
         sentence=f"{count(launches, 'small elementwise kernel')} take {duration(ms)} ({percent(100 * ms / evidence.busy_ms)} of "
         "GPU time)",
         recoverable_ms=ms,
-        evidence={
-            "total_ms": ms,
-            "launches": launches,
-            "kernels": rows["short_name"].unique(maintain_order=True)[:5].to_list(),
-        }
-        | {"recoverable_is": "at most"},
+        evidence=UnfusedKernels(
+            total_ms=ms, launches=launches, kernels=_largest_kernels(rows), recoverable_is="at most"
+        ),
         lever="compile or fuse them (torch.compile, fused norm, rope and activation kernels)",
     )
 
@@ -291,8 +309,9 @@ def sampling_on_critical_path(evidence: Evidence) -> Finding | None:
         sentence=f"Sampling takes {duration(ms)} and copies alone {duration(copies)} between tokens, "
         f"{percent(100 * (ms + copies) / decode)} of decode time",
         recoverable_ms=ms + copies,
-        evidence={"sampling_ms": ms, "copy_ms": copies, "decode_ms": decode}
-        | {"kernels": rows["short_name"].unique(maintain_order=True)[:5].to_list() if rows.height else []},
+        evidence=SamplingOnCriticalPath(
+            sampling_ms=ms, copy_ms=copies, decode_ms=decode, kernels=_largest_kernels(rows)
+        ),
         lever="a fused sampler on the GPU, and outputs copied while the next step runs",
     )
 
@@ -313,7 +332,12 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
         sentence=f"GEMMs in {worst['dtype']} take {duration(ms)} while the rest of the model runs in "
         f"{narrow['dtype'][0]}",
         recoverable_ms=ms / 2,
-        evidence={"total_ms": ms, "kernel": worst["name"], "dtype": worst["dtype"], "count": worst["count"]}
-        | {"recoverable_is": "half: a type of half the size moves half the bytes"},
+        evidence=WrongDtype(
+            total_ms=ms,
+            kernel=worst["name"],
+            dtype=worst["dtype"],
+            count=worst["count"],
+            recoverable_is="half: a type of half the size moves half the bytes",
+        ),
         lever=f"run {worst['short_name']} in {narrow['dtype'][0]}",
     )

@@ -9,43 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import polars as pl
+from msgspec import UNSET, UnsetType, structs
 
-from ..result import OP_CLASSES
-from .ridge import BYTES_PER_WEIGHT, ridge_batch
-from .words import duration, percent, significant
-
-if TYPE_CHECKING:
-    from ..summary import SummaryInput
+from ..records.tables import OP_CLASSES
+from ..records.what_if import Disaggregation, WhatIf
+from ..records.workload import ChunkTechnique, PrefixTechnique, StepTechnique, Technique, Workload
+from ..summary.summary_input import SummaryInput
+from .number_words import duration, percent, significant
+from .ridge_batch import BYTES_PER_WEIGHT, ridge_batch
 
 HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
 LATENCY_BUSY_PCT = 70.0  # a decode gap that is busy less than this waits for something else than the GPU
 LATENCY_MBU_PCT = 30.0
 WORTH_PCT = 3.0  # a technique that shortens the step by less does not help here
 FOUR_BIT_RATIOS = (3.5, 3.9)  # bytes of 16-bit weights over 4-bit ones with group scales
+MIN_WEIGHT_RATIO = 1.2  # bytes of a weight now over then; less is not worth repacking
+MIN_BATCH_GAIN = 1.1  # tokens/s then over now
+MAX_GAP_SHARE = 0.9  # of today's longest token gap
 SPECULATIVE_WIDTH, ACCEPTANCE = 4, 0.8
 NO_BATCH = "batch or ridge not known"
 GEMMS = ("gemm", "gemm_reduce", "moe_gemm")
 ATTENTION = ("attention", "attention_combine")
-
-
-class Worked(Protocol):
-    """What the work stage hands on, as far as it is needed here."""
-
-    @property
-    def kernels(self) -> pl.DataFrame:
-        """Kernels with tags and work."""
-
-    @property
-    def steps(self) -> pl.DataFrame:
-        """Steps with work columns."""
-
-    @property
-    def model(self) -> Mapping[str, Any]:
-        """JSON model."""
 
 
 @dataclass(frozen=True)
@@ -79,42 +66,53 @@ class _DecodeStep:
         return sum(self.op_ms.get(name, 0.0) for name in classes)
 
 
-def classify_workload(found: SummaryInput, work: Worked, what_if: Mapping[str, Any]) -> dict[str, Any]:
+def classify_workload(found: SummaryInput, what_if: WhatIf) -> Workload:
     """JSON ``workload``: the run's class by time, tokens and batch, and ``techniques[]``.
 
-    ``what_if`` is ``what_would_help``'s result. Shares are percentages; mixed steps are divided by the decode-only baseline.
+    Shares are percentages; mixed steps are divided by the decode-only baseline.
     """
     if not found.autoregressive or found.steps.is_empty():
-        return {"by_time": None, "by_time_reason": "no autoregressive phases found", "techniques": []}
+        return Workload(by_time=None, by_time_reason="no autoregressive phases found", techniques=())
     ridge = ridge_batch(found.ceilings, found.model)
-    step = _median_decode_step(work)
-    batch = None if step is None else step.requests
-    result: dict[str, Any] = _by_time(what_if) | _by_tokens(work.steps)
-    result |= {
-        "decode_batch_p50": batch,
-        "ridge_batch": ridge,
-        "batch_regime": None if step is None else _regime(step, ridge),
-        "bound_by": None if step is None else _bound_by(found, step),
-    }
-    if ridge is None:
-        result["ridge_batch_reason"] = "the GPU's peak or bandwidth is not known"
-    result["techniques"] = [] if step is None else _techniques(found, step, what_if, ridge)
-    if step is None:
-        result["techniques_reason"] = "there is no pure decode step with recorded kernels"
-    return result
+    step = _median_decode_step(found)
+    by_time, by_tokens = _by_time(what_if.disaggregation), _by_tokens(found.steps)
+    return Workload(
+        by_time=by_time.heavy_in,
+        by_time_reason=by_time.reason,
+        prefill_time_share_pct=by_time.prefill_share_pct,
+        by_tokens=by_tokens.heavy_in,
+        by_tokens_reason=by_tokens.reason,
+        prefill_token_share_pct=UNSET if by_tokens.prefill_share_pct is None else by_tokens.prefill_share_pct,
+        decode_batch_p50=None if step is None else step.requests,
+        ridge_batch=ridge,
+        batch_regime=None if step is None else _regime(step, ridge),
+        bound_by=None if step is None else _bound_by(found, step),
+        ridge_batch_reason="the GPU's peak or bandwidth is not known" if ridge is None else UNSET,
+        techniques=() if step is None else _techniques(found, step, what_if, ridge),
+        techniques_reason="there is no pure decode step with recorded kernels" if step is None else UNSET,
+    )
 
 
-def _by_time(what_if: Mapping[str, Any]) -> dict[str, Any]:
-    split = what_if.get("disaggregation") or {}
-    prefill, decode = split.get("prefill_ms"), split.get("decode_ms")
-    if prefill is None or decode is None:
-        reason = split.get("prefill_ms_reason", "the capture holds one phase only")
-        return {"by_time": None, "by_time_reason": reason, "prefill_time_share_pct": None}
-    share = 100 * prefill / (prefill + decode)
-    return {"by_time": _heavy(share), "prefill_time_share_pct": share}
+@dataclass(frozen=True)
+class _Share:
+    """Prefill's share of a run, %, and the phase that this makes it heavy in; None with a reason where unknown."""
+
+    prefill_share_pct: float | None
+    reason: str | UnsetType = UNSET
+
+    @property
+    def heavy_in(self) -> str | None:
+        return None if self.prefill_share_pct is None else _heavy(self.prefill_share_pct)
 
 
-def _by_tokens(steps: pl.DataFrame) -> dict[str, Any]:
+def _by_time(split: Disaggregation | None) -> _Share:
+    if split is None or split.prefill_ms is None or split.decode_ms is UNSET:
+        reason = split.prefill_ms_reason if split is not None else UNSET
+        return _Share(None, "the capture holds one phase only" if reason is UNSET else reason)
+    return _Share(100 * split.prefill_ms / (split.prefill_ms + split.decode_ms))
+
+
+def _by_tokens(steps: pl.DataFrame) -> _Share:
     usable = steps.filter(~pl.col("partial") & ~pl.col("excluded"))
     one = usable.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
     phase = pl.col("phase").cast(pl.String)
@@ -122,9 +120,8 @@ def _by_tokens(steps: pl.DataFrame) -> dict[str, Any]:
     decode = one.filter(phase.is_in(["decode", "mixed"]))["decode_tokens"]
     prompt, output = float(prefill.fill_null(0).to_numpy().sum()), float(decode.fill_null(0).to_numpy().sum())
     if prefill.null_count() or decode.null_count() or not prompt + output:
-        return {"by_tokens": None, "by_tokens_reason": "token counts are not known for every step"}
-    share = 100 * prompt / (prompt + output)
-    return {"by_tokens": _heavy(share), "prefill_token_share_pct": share}
+        return _Share(None, "token counts are not known for every step")
+    return _Share(100 * prompt / (prompt + output))
 
 
 def _heavy(prefill_share_pct: float) -> str:
@@ -164,20 +161,20 @@ def _bound_by(found: SummaryInput, step: _DecodeStep) -> str:
     return "throughput: the GPU is busy between tokens; how near to its bandwidth is not known"
 
 
-def _median_decode_step(work: Worked) -> _DecodeStep | None:
-    decode = work.steps.filter(
+def _median_decode_step(found: SummaryInput) -> _DecodeStep | None:
+    decode = found.steps.filter(
         (pl.col("phase").cast(pl.String) == "decode")
         & ~pl.col("partial")
         & ~pl.col("excluded")
         & (pl.col("busy_ns") > 0)
     )
-    own = np.zeros(work.steps.height + 1, dtype=bool)  # the last entry takes kernels outside every step
+    own = np.zeros(found.steps.height + 1, dtype=bool)  # the last entry takes kernels outside every step
     own[decode["step"].to_numpy()] = True
-    rows = np.flatnonzero(own[work.kernels["step"].to_numpy()])
+    rows = np.flatnonzero(own[found.kernels["step"].to_numpy()])
     if not len(rows):
         return None
-    code = work.kernels["op_class"].to_physical().to_numpy()[rows]
-    lengths = (work.kernels["end_ns"] - work.kernels["start_ns"]).to_numpy()[rows]
+    code = found.kernels["op_class"].to_physical().to_numpy()[rows]
+    lengths = (found.kernels["end_ns"] - found.kernels["start_ns"]).to_numpy()[rows]
     class_ns = dict(zip(OP_CLASSES.categories, np.bincount(code, lengths, len(OP_CLASSES.categories)), strict=True))
     span = _median(decode, "span") or 0.0
     total = float(lengths.sum()) / 1e6 / decode.height
@@ -204,153 +201,143 @@ def _median(frame: pl.DataFrame, column: str) -> float | None:
     return float(np.median(values)) if len(values) * 2 >= max(frame.height, 1) else None
 
 
-def _techniques(
-    found: SummaryInput, step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | None
-) -> list[dict[str, Any]]:
-    rows = [
+def _techniques(found: SummaryInput, step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> tuple[Technique, ...]:
+    rows: list[Technique | None] = [
         _fewer_weight_bits(found, step, ridge, bits=8),
         _fewer_weight_bits(found, step, ridge, bits=4),
         _larger_batch(step, what_if, ridge),
         _speculative(step, what_if, ridge),
         _tensor_parallel(step),
         _smaller_chunk(what_if),
-        _prefix_caching(what_if),
+        _prefix_caching(what_if.disaggregation),
         _smaller_kv(step),
     ]
-    return [row for row in rows if row]
+    return tuple(row for row in rows if row)
 
 
-def _row(technique: str, step: _DecodeStep, predicted_ms: float | None, condition: str, **more: Any) -> dict[str, Any]:
-    """One technique; ``helps`` follows from the predicted step time unless given."""
+def _of_step(name: str, step: _DecodeStep, predicted_ms: float | None, condition: str) -> StepTechnique:
+    """A technique that helps where the predicted step is shorter; callers say why, or that they know better."""
     saved = None if predicted_ms is None else 100 * (1 - predicted_ms / step.ms)
-    helps = more.pop("helps", None)
-    if helps is None and saved is not None:
-        helps = "yes" if saved >= WORTH_PCT else "no"
-    row = {
-        "technique": technique,
-        "helps": helps or "depends",
-        "step_ms_now": step.ms,
-        "predicted_step_ms": predicted_ms,
-        "shorter_by_pct": saved,
-        "condition": condition,
-        "is_prediction": True,
-        **more,
-    }
-    if step.flop and step.bytes:
-        row["intensity_now"] = step.flop / step.bytes
-    return row
+    return StepTechnique(
+        technique=name,
+        helps="depends" if saved is None else "yes" if saved >= WORTH_PCT else "no",
+        step_ms_now=step.ms,
+        predicted_step_ms=predicted_ms,
+        shorter_by_pct=saved,
+        condition=condition,
+        is_prediction=True,
+        intensity_now=step.flop / step.bytes if step.flop and step.bytes else UNSET,
+    )
 
 
 def _fewer_weight_bits(
     found: SummaryInput, step: _DecodeStep, ridge: float | None, *, bits: int
-) -> dict[str, Any] | None:
+) -> StepTechnique | None:
     """Packed weights: GEMMs that wait for weights take as long as their bytes."""
     stored = BYTES_PER_WEIGHT.get(str((found.model or {}).get("weight_dtype") or "bf16"), 2.0)
     ratios = [stored / 1.0] * 2 if bits == 8 else [stored / 2 * r for r in FOUR_BIT_RATIOS]
-    if min(ratios) <= 1.2:
+    if min(ratios) <= MIN_WEIGHT_RATIO:
         return None  # the weights are packed already
     gemm = step.time_of(GEMMS)
     ratio = sum(ratios) / 2
     condition = f"decode batch below the ridge batch ({significant(ridge)})" if ridge else "small decode batch"
     name = "8-bit weights" if bits == 8 else "4-bit weights with group scales"
     if ridge is not None and step.requests is None and (step.at_most or 0.0) >= ridge:
-        return _row(name, step, None, condition, predicted_step_ms_reason=NO_BATCH)
+        return structs.replace(_of_step(name, step, None, condition), predicted_step_ms_reason=NO_BATCH)
     above = ridge is not None and step.requests is not None and step.requests >= ridge
-    predicted = step.ms if above else step.ms - gemm * (1 - 1 / ratio)
-    more: dict[str, Any] = {"why": f"GEMMs take {duration(gemm)} of a {duration(step.ms)} step"}
+    why = f"GEMMs take {duration(gemm)} of a {duration(step.ms)} step"
     if above:
-        more["why"] = f"at a batch of {significant(step.requests or 0)} GEMMs wait for compute, not for weights"
-    if step.flop and step.bytes and step.weights:
-        more["intensity_then"] = step.flop / (step.bytes - step.weights * (1 - 1 / ratio))
-    return _row(name, step, predicted, condition, **more)
+        why = f"at a batch of {significant(step.requests or 0)} GEMMs wait for compute, not for weights"
+    return structs.replace(
+        _of_step(name, step, step.ms if above else step.ms - gemm * (1 - 1 / ratio), condition),
+        why=why,
+        intensity_then=step.flop / (step.bytes - step.weights * (1 - 1 / ratio))
+        if step.flop and step.bytes and step.weights
+        else UNSET,
+    )
 
 
-def _larger_batch(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | None) -> dict[str, Any]:
-    rows = what_if.get("batches") or []
+def _larger_batch(step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> StepTechnique:
+    rows = what_if.batches
     condition = f"more requests to serve; pays until the batch nears {significant(ridge)}" if ridge else "more requests"
-    if len(rows) < 2 or not rows[0]["tokens_per_s"]:
-        why = what_if.get("fit_reason") or "no model of the step time"
-        return _row("twice the decode batch", step, None, condition, predicted_step_ms_reason=why)
-    gain = rows[1]["tokens_per_s"] / rows[0]["tokens_per_s"]
-    more = {
-        "helps": "yes" if gain >= 1.1 else "no",
-        "why": f"{significant(rows[1]['tokens_per_s'])} instead of {significant(rows[0]['tokens_per_s'])} tokens/s",
-        "extrapolated": rows[1]["extrapolated"],
-    }
-    return _row("twice the decode batch", step, rows[1]["step_ms"], condition, **more) | {"shorter_by_pct": None}
+    if len(rows) < 2 or not rows[0].tokens_per_s:
+        why = what_if.fit_reason or "no model of the step time"
+        return structs.replace(_of_step("twice the decode batch", step, None, condition), predicted_step_ms_reason=why)
+    now, twice = rows[0], rows[1]
+    return structs.replace(
+        _of_step("twice the decode batch", step, twice.step_ms, condition),
+        helps="yes" if twice.tokens_per_s / now.tokens_per_s >= MIN_BATCH_GAIN else "no",
+        shorter_by_pct=None,
+        why=f"{significant(twice.tokens_per_s)} instead of {significant(now.tokens_per_s)} tokens/s",
+        extrapolated=twice.extrapolated,
+    )
 
 
-def _speculative(step: _DecodeStep, what_if: Mapping[str, Any], ridge: float | None) -> dict[str, Any]:
+def _speculative(step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> StepTechnique:
     """Verifying w tokens per request multiplies the GEMMs' tokens by w and reads the weights once."""
-    width = SPECULATIVE_WIDTH
+    width, name = SPECULATIVE_WIDTH, "speculative decoding"
     accepted = sum(ACCEPTANCE**k for k in range(width))
     condition = f"batch x {width} below the ridge batch; time per token, taking {percent(100 * ACCEPTANCE)} acceptance"
     batch = step.at_most
     if batch is None or ridge is None or (step.requests is None and batch * width > ridge):
-        return _row("speculative decoding", step, None, condition, predicted_step_ms_reason=NO_BATCH)
+        return structs.replace(_of_step(name, step, None, condition), predicted_step_ms_reason=NO_BATCH)
     if batch * width > ridge:
         why = f"{significant(batch)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
-        return _row("speculative decoding", step, None, condition, helps="no", why=why)
-    predicted = {v["verify_width"]: v["step_ms"] for v in what_if.get("verify") or []}
+        return structs.replace(_of_step(name, step, None, condition), helps="no", why=why)
+    predicted = {v.verify_width: v.step_ms for v in what_if.verify or ()}
     verify = predicted.get(width, step.ms)  # below the ridge the weights are read once for all of them
-    return _row(
-        f"speculative decoding, {width} tokens verified at once",
-        step,
-        verify / accepted,
-        condition,
+    return structs.replace(
+        _of_step(f"{name}, {width} tokens verified at once", step, verify / accepted, condition),
         why=f"{significant(accepted)} tokens per step at {percent(100 * ACCEPTANCE)} acceptance; the draft is not counted",
         intensity_factor=width,
     )
 
 
-def _tensor_parallel(step: _DecodeStep) -> dict[str, Any]:
+def _tensor_parallel(step: _DecodeStep) -> StepTechnique:
     shared = step.time_of(GEMMS) + step.time_of(ATTENTION)
-    return _row(
-        "tensor parallelism over twice the devices",
-        step,
-        step.ms - shared / 2,
-        "two more all-reduces per layer must cost less than what is saved (not counted here)",
+    condition = "two more all-reduces per layer must cost less than what is saved (not counted here)"
+    return structs.replace(
+        _of_step("tensor parallelism over twice the devices", step, step.ms - shared / 2, condition),
         why=f"bytes per device halve, intensity stays; GEMMs and attention take {duration(shared)} of a step",
     )
 
 
-def _smaller_chunk(what_if: Mapping[str, Any]) -> dict[str, Any] | None:
-    now = what_if.get("chunk_now_tokens")
-    smaller = [c for c in what_if.get("chunks") or [] if now and c["chunk_tokens"] <= now / 2]
-    larger = [c for c in what_if.get("chunks") or [] if now and c["chunk_tokens"] >= now]
+def _smaller_chunk(what_if: WhatIf) -> ChunkTechnique | None:
+    now = what_if.chunk_now_tokens
+    smaller = [c for c in what_if.chunks if now and c.chunk_tokens <= now / 2]
+    larger = [c for c in what_if.chunks if now and c.chunk_tokens >= now]
     if not smaller or not larger:
         return None
     then, current = smaller[-1], larger[0]
-    return {
-        "technique": f"chunks of {then['chunk_tokens']:,} tokens instead of {now:,}",
-        "helps": "yes" if then["gap_max_ms"] < 0.9 * current["gap_max_ms"] else "no",
-        "predicted_gap_max_ms": then["gap_max_ms"],
-        "condition": "token gaps matter more than the time to the first token",
-        "why": f"prefill then runs at {significant(then['prefill_tokens_per_s'])} tokens/s",
-        "extrapolated": then["extrapolated"],
-        "is_prediction": True,
-    }
+    return ChunkTechnique(
+        technique=f"chunks of {then.chunk_tokens:,} tokens instead of {now:,}",
+        helps="yes" if then.gap_max_ms < MAX_GAP_SHARE * current.gap_max_ms else "no",
+        predicted_gap_max_ms=then.gap_max_ms,
+        condition="token gaps matter more than the time to the first token",
+        why=f"prefill then runs at {significant(then.prefill_tokens_per_s)} tokens/s",
+        extrapolated=then.extrapolated,
+        is_prediction=True,
+    )
 
 
-def _prefix_caching(what_if: Mapping[str, Any]) -> dict[str, Any] | None:
-    split = what_if.get("disaggregation") or {}
-    prefill, decode = split.get("prefill_ms"), split.get("decode_ms")
-    if not prefill or decode is None:
+def _prefix_caching(split: Disaggregation | None) -> PrefixTechnique | None:
+    if split is None or not split.prefill_ms or split.decode_ms is UNSET:
         return None
-    share = 100 * prefill / (prefill + decode)
-    return {
-        "technique": "prefix caching",
-        "helps": "depends" if share >= WORTH_PCT else "no",
-        "saved_ms_per_10_pct_of_prompt_tokens": prefill / 10,
-        "condition": "prompts share their beginnings",
-        "why": f"prefill takes {duration(prefill)}, {percent(share)} of the steps' time",
-        "is_prediction": True,
-    }
+    share = 100 * split.prefill_ms / (split.prefill_ms + split.decode_ms)
+    return PrefixTechnique(
+        technique="prefix caching",
+        helps="depends" if share >= WORTH_PCT else "no",
+        saved_ms_per_10_pct_of_prompt_tokens=split.prefill_ms / 10,
+        condition="prompts share their beginnings",
+        why=f"prefill takes {duration(split.prefill_ms)}, {percent(share)} of the steps' time",
+        is_prediction=True,
+    )
 
 
-def _smaller_kv(step: _DecodeStep) -> dict[str, Any]:
+def _smaller_kv(step: _DecodeStep) -> StepTechnique:
     attention = step.time_of(ATTENTION)
-    more: dict[str, Any] = {"why": f"attention takes {duration(attention)} of a {duration(step.ms)} step"}
-    if step.flop and step.bytes and step.kv:
-        more["intensity_then"] = step.flop / (step.bytes - step.kv / 2)
-    return _row("8-bit KV cache or a faster attention kernel", step, step.ms - attention / 2, "long contexts", **more)
+    return structs.replace(
+        _of_step("8-bit KV cache or a faster attention kernel", step, step.ms - attention / 2, "long contexts"),
+        why=f"attention takes {duration(attention)} of a {duration(step.ms)} step",
+        intensity_then=step.flop / (step.bytes - step.kv / 2) if step.flop and step.bytes and step.kv else UNSET,
+    )

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from ...ingest.trace import Schema
+from ..records.trace import Schema
 from .fit import Trial
 from .percentiles import WORTH_SAYING_PCT, CauseShare, Percentiles
 

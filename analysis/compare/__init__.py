@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .profile import Profile, profile_from_json, profile_json, profile_of
-from .verdict import Comparison, compare_profiles
+from .compare_runs import Comparison, compare_profiles
+from .run_profile import Profile, profile_from_json, profile_json, profile_of
 
 __all__ = ["Comparison", "Profile", "compare_profiles", "profile_from_json", "profile_json", "profile_of"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from ...ingest.trace import Trace
+from ..records.trace import Trace
 
 __all__ = ["PhaseResult", "find_phases"]
 
@@ -47,8 +47,8 @@ def find_phases(
 
     Raises CannotAnswerError when no kernel starts inside ``window``, UsageError when it cannot be read.
     """
-    from ..markers import parse_texts
-    from .stages import run_stages
+    from ..markers.grammar import parse_texts
+    from .phase_pipeline import run_stages
 
     del devices
     return PhaseResult(**run_stages(trace, name_facts, parse_texts(trace.texts, marker_file), window))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from ...ingest.trace import Trace
+from ..facts.load import load_table
+from ..records.trace import Trace
 
 
 @cache
 def engine_rules() -> tuple[dict[str, Any], ...]:
     """Rows of engines.toml."""
-    path = Path(__file__).with_name("engines.toml")
-    return tuple(tomllib.loads(path.read_text(encoding="utf-8"))["engine"])
+    return tuple(load_table("engines")["engine"])
 
 
 def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:

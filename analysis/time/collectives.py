@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ..result import COLLECTIVES, PHASES
-from .intervals import Intervals, union
+from ..numeric.intervals import Intervals, union
+from ..records.tables import COLLECTIVES, PHASES
 
 ONE_RANK = "one rank in the capture: its time includes waiting for ranks that are not"
 UNMATCHED = "calls of the ranks could not be matched: the time includes waiting"

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..parts import places_of
-from .intervals import Times
+from ..numeric.grouping import places_of
+from ..numeric.intervals import Times
 
 #: Group-level columns; ``padded_tokens`` and the counts are null where no rank knows them.
 COUNTS = (

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..result import STALLS
-from .accounting import TimeResult
-from .baseline import Baseline
-from .gaps import DeviceUses, GroupGaps, find_gaps, gaps_frame
+from ..numeric.intervals import Intervals, union
+from ..records.tables import STALLS
+from .decode_baseline import Baseline
 from .group_steps import GroupSteps, split_groups
-from .intervals import Intervals, union
+from .time_accounting import TimeResult
+from .token_gaps import DeviceUses, GroupGaps, find_gaps, gaps_frame
 
 
 @dataclass(frozen=True)

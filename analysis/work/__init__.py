@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...ingest.trace import Trace
 from ..phases import PhaseResult
-from ..result import Options
+from ..records.options import Options
+from ..records.trace import Trace
 
 if TYPE_CHECKING:
-    from ..hardware import DeviceCeilings
+    from ..gpus.device_ceilings import DeviceCeilings
 
 __all__ = ["WorkResult", "assign_work"]
 
@@ -46,7 +46,8 @@ def assign_work(
     Unknown work is null with a reason in the tables. Raises UsageError for an unknown ``--model`` and
     NotACaptureError for an ``--ncu`` file that is none.
     """
-    from . import stages, step_rows
+    from . import work_pipeline as stages
+    from .aggregate import step_ratios as step_rows
 
     choice = stages.choose(trace, phases, name_facts, options)
     lengths = stages.lengths(phases, choice)

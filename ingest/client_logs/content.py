@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from ..errors import UsageError
+from ...analysis.records.errors import UsageError
 
 Object = Mapping[str, Any]
 LARGEST = 4e18

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from ..errors import UsageError
+from ...analysis.records.errors import UsageError
 from . import aiperf, bench_serving, inference_perf, sglang_requests, trtllm, vllm_iterations
 from .content import json_objects, objects_only, read_content, text_lines
 from .records import ClientLog

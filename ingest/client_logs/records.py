@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..trace import Schema, check
+from ...analysis.records.trace import Schema, check
 
 #: 'monotonic' and 'wall': absolute times of that clock; 'unknown': times that share a zero nobody states;
 #: 'none': durations only, requests stand in no relation to each other.

@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ...analysis.records.trace import API_CALLS, API_KINDS, LAUNCH_KINDS, LAUNCHES, Schema, empty
 from ..api_names import GRAPH_LAUNCH, KERNEL_LAUNCH, kind_of_call, plain_name
-from ..trace import API_CALLS, API_KINDS, LAUNCH_KINDS, LAUNCHES, Schema, empty
-from .columns import Wanted, read_columns
 from .context import Context, valid
 from .rows import Columns, in_order, keep, process_of, to_frame, usable_correlation
+from .sqlite_pages.columns import Wanted, read_columns
 from .strings import TextPool, dense
 
 LAUNCHING = frozenset({KERNEL_LAUNCH, GRAPH_LAUNCH})

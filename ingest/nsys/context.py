@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .database import Database
 from .devices import Places
 from .rows import Columns, Notes, keep_valid_times, process_of, usable_correlation
+from .sqlite_pages.database import Database
 from .strings import Strings
 from .timebase import TimeBase
 

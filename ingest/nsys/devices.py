@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..trace import DEVICES
-from .database import Database, as_int, as_text, identifier
+from ...analysis.records.trace import DEVICES
 from .rows import Notes
+from .sqlite_pages.database import Database, as_int, as_text, identifier
 from .strings import dense
 
 Keys = npt.NDArray[np.int64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..errors import CannotAnswerError
-from ..trace import Diagnostic, EvidenceGap
+from ...analysis.records.errors import CannotAnswerError
+from ...analysis.records.trace import Diagnostic, EvidenceGap
 
 PROFILE = "nsys profile --trace=cuda,nvtx --cuda-graph-trace=node --trace-fork-before-exec=true -o run"
 NO_NVTX = EvidenceGap(

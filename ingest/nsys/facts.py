@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from ..trace import Diagnostic, ServingFacts
-from .database import Database, as_int, as_text
+from ...analysis.records.trace import Diagnostic, ServingFacts
 from .serving_options import serving_facts
+from .sqlite_pages.database import Database, as_int, as_text
 from .vocabulary import vocabulary
 
 SEVERITIES = {1: "info", 2: "warning", 3: "error"}

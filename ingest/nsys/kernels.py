@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...analysis.records.trace import COPIES, COPY_KINDS, GRAPH_LAUNCHES, KERNELS, empty
 from ..short_names import short_name
-from ..trace import COPIES, COPY_KINDS, GRAPH_LAUNCHES, KERNELS, empty
-from .columns import Integers, Wanted, read_columns
 from .context import Context, place, valid
 from .rows import Columns, Notes, in_order, to_frame
+from .sqlite_pages.columns import Integers, Wanted, read_columns
 from .strings import dense
 
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -13,11 +13,11 @@ from contextlib import suppress
 
 import polars as pl
 
-from ..trace import GPU_METRICS, empty
-from .columns import MISSING, Wanted, read_columns
+from ...analysis.records.trace import GPU_METRICS, empty
 from .context import Context
-from .database import as_int, as_text
 from .rows import in_order
+from .sqlite_pages.columns import MISSING, Wanted, read_columns
+from .sqlite_pages.database import as_int, as_text
 from .vocabulary import vocabulary
 
 MEGAHERTZ_BELOW = 1e5  # a clock below this can only be in MHz

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..trace import MARKS, RANGE_KINDS, RANGES, empty
-from .columns import MISSING, Coded, Wanted, read_columns
+from ...analysis.records.trace import MARKS, RANGE_KINDS, RANGES, empty
 from .context import Context, valid
 from .rows import Columns, in_order, keep, process_of, to_frame
+from .sqlite_pages.columns import MISSING, Coded, Wanted, read_columns
 from .strings import TextPool, dense
 
 NVTX_TABLE = "NVTX_EVENTS"

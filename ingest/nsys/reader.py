@@ -9,12 +9,11 @@ from pathlib import Path
 
 import polars as pl
 
-from ..errors import CannotAnswerError, NotACaptureError, TraceAnalyzeError
+from ...analysis.records.errors import CannotAnswerError, NotACaptureError, TraceAnalyzeError
+from ...analysis.records.trace import CaptureFacts, Trace, build_trace
 from ..sniff import NSYS_EXPORT, SQLITE_MAGIC
-from ..trace import CaptureFacts, Trace, build_trace
 from .calls import opaque_launches, read_calls
 from .context import Context
-from .database import Database, damaged, identifier, is_sound
 from .devices import read_places
 from .evidence import gaps_in_evidence, nothing_on_gpu
 from .facts import SelfDescription, read_facts
@@ -22,6 +21,7 @@ from .kernels import KERNEL_TABLE, read_copies, read_graph_launches, read_kernel
 from .metrics import read_gpu_metrics
 from .ranges import read_ranges
 from .rows import Notes
+from .sqlite_pages.database import Database, damaged, identifier, is_sound
 from .strings import Strings, TextPool, names_frame
 from .timebase import find_time_base
 from .vocabulary import vocabulary

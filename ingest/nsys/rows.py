@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..trace import Schema
-from .columns import MISSING
+from ...analysis.records.trace import Schema
+from .sqlite_pages.columns import MISSING
 from .strings import dense
 
 INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
-from ..trace import ServingFacts
+from ...analysis.records.trace import ServingFacts
 from .vocabulary import vocabulary
 
 NO_SERVING = ServingFacts()

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..trace import NAMES, TEXTS
-from .database import Database, as_int, as_text, identifier
+from ...analysis.records.trace import NAMES, TEXTS
+from .sqlite_pages.database import Database, as_int, as_text, identifier
 
 IN_CHUNK = 500
 MOST_LOOKED_UP = 10_000  # above this, one pass over the table is cheaper than looking up each id

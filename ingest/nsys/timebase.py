@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .database import Database, as_int, identifier
 from .rows import Notes
+from .sqlite_pages.database import Database, as_int, identifier
 
 EPOCH_NS = 10**17  # three years: no session is that long, so such times are UTC
 SAMPLE_ROWS = 2000

@@ -12,21 +12,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ...analysis.gate import parse_gate
-from ...analysis.result import Options
-from ...ingest.errors import CannotAnswerError
-from ..files import produce_whole, write_whole
-from ..format import plural
+from ...analysis.gates import parse_gate
+from ...analysis.option_files import files_of_options
+from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
+from ...analysis.records.inputs_read import remember_inputs
+from ...analysis.records.options import Options
+from ...ingest.temporary_copies import remove_left_folders
+from ..number_text import plural
 from ..progress import Progress
-from .labels import LabelPattern
-from .local import LocalRunner, estimate
-from .row import ANALYSED, runs_frame
-from .runs import NOT_ONE_RUN, find_runs
-from .scan import Found, find_captures
-from .store import RowStore
-from .worker import Task, options_digest, task_key
+from ..table_files import check_table, write_table
+from ..whole_files import check_target, write_whole
+from .archive_row import ANALYSED, COLUMNS, runs_frame
+from .find_captures import Found, find_captures
+from .finished_rows import RowStore
+from .local_workers import LocalRunner, estimate
+from .one_capture import Task, options_digest, task_key
+from .path_labels import LabelPattern
+from .runs_in_files import NOT_ONE_RUN, find_runs
 
 Row = dict[str, Any]
+_TABLES = ("runs.parquet", "runs.csv")  # in full; without what only other commands read
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Runner(Protocol):
 def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True) -> int:
     """Analyse an archive; returns the exit code (3 beats 1).
 
-    Raises UsageError for a wrong path, label or gate, CannotAnswerError when nothing was found.
+    Raises UsageError for a wrong path, label, gate or file of the options, CannotAnswerError when nothing was found.
     """
     for text in request.gates:
         parse_gate(text)
@@ -66,14 +71,26 @@ def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True)
             f"no captures below {', '.join(map(str, request.paths))}: looked for .sqlite .db .nsys-rep .json .json.gz "
             ".csv files, folders of nsys export, and for any file that starts like one of them."
         )
+    files = files_of_options(request.options)
+    for file in files:
+        if file.exists() and not (file.is_file() or file.is_dir()):
+            raise UsageError(f"{file} is not a regular file: a batch reads it once for every capture. Give it a copy.")
+    remember_inputs([*files, *(found.path for found in captures)])
+    check_target(request.out / "index.html")  # now, not after hours of work
+    for table in _TABLES:
+        check_table(request.out / table, list(COLUMNS))
     store = RowStore(request.out)
     store.sweep()
     kept = store.load() if request.resume else {}
     if not request.resume:
         store.clear()
-    rows = _run_all(request, captures, store, kept, quiet=quiet)
-    _name_duplicates(rows)
-    captures, rows = _with_runs(request, captures, rows, store, kept, quiet=quiet)
+    try:
+        rows = _run_all(request, captures, store, kept, quiet=quiet)
+        _name_duplicates(rows)
+        captures, rows = _with_runs(request, captures, rows, store, kept, quiet=quiet)
+    finally:  # of workers that had to be killed
+        store.sweep()
+        remove_left_folders()
     for row, found in zip(rows, captures, strict=True):
         row.update(labels.match(found.relative) if labels else {})
     _write(request, rows, labels.names if labels else [])
@@ -90,10 +107,10 @@ def _run_all(
     rows: dict[int, Row] = {}
     tasks: list[tuple[int, Task]] = []
     for index, found in enumerate(captures):
-        report = request.out / "reports" / f"{found.report_name}.html"
+        report = request.out / "reports" / found.report_name
         task = Task(found, report, request.options, request.gates, request.cache)
         old = kept.get(task_key(_content(found), task, digest)) if kept else None
-        if old is not None:
+        if old is not None and Path(old["report"]).name == found.report_name:
             rows[index] = dict(old)
         else:
             tasks.append((index, task))
@@ -128,13 +145,13 @@ def _with_runs(
 def _content(found: Found) -> str:
     try:
         return found.fingerprint()
-    except OSError:
+    except (OSError, TraceAnalyzeError):
         return ""
 
 
 def _runner(request: BatchRequest) -> Runner:
     if request.dask is not None:
-        from .cluster import DaskRunner
+        from .dask_workers import DaskRunner
 
         return DaskRunner(request.dask)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -155,8 +172,8 @@ def _write(request: BatchRequest, rows: list[Row], labels: list[str]) -> None:
     from .index_page import render_index
 
     frame = runs_frame(rows, labels)
-    produce_whole(request.out / "runs.parquet", frame.write_parquet)
-    produce_whole(request.out / "runs.csv", frame.drop("profile", "key").write_csv)
+    for table, shown in zip(_TABLES, (frame, frame.drop("profile", "key")), strict=True):
+        write_table(shown, request.out / table)
     write_whole(request.out / "index.html", render_index(frame, labels))
 
 

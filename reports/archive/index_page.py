@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import datetime
+import os
 from collections import Counter
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 
-from ... import __version__
-from ..format import AT_LEAST, is_known, number, plural
+from ...analysis.records.version import __version__
+from ..number_text import AT_LEAST, is_known, number, plural
 from ..pages import render_page
-from .row import ANALYSED
+from .archive_row import ANALYSED
 
 METRICS = {
     "decode_step_p50_ms": "decode step p50, ms",
@@ -52,6 +54,11 @@ def render_index(frame: pl.DataFrame, labels: list[str]) -> str:
     )
 
 
+def _link(report: str) -> str:
+    """The path of a report as a URL: a name may hold what a URL gives a meaning (``%``, ``#``, ``?``)."""
+    return quote(os.fsencode(report), safe="/=+,@")
+
+
 def _columns(labels: list[str]) -> dict[str, str]:
     head, *rest = _TABLE.items()
     return dict([head, *((name, name) for name in labels), *rest])
@@ -73,7 +80,7 @@ def _cells(row: dict[str, Any], labels: list[str]) -> list[dict[str, Any]]:
                 "raw": value if is_number else None,
                 "text_column": key in _TEXT or key in labels,
                 "name": key == "file",
-                "link": row["report"] if key == "file" and row["report"] else None,
+                "link": _link(row["report"]) if key == "file" and row["report"] else None,
                 "bad": (key == "state" and value not in ANALYSED) or (key == "gate" and value not in (None, "passed")),
             }
         )
@@ -101,7 +108,7 @@ def find_outliers(frame: pl.DataFrame) -> list[dict[str, Any]]:
                     found.append(
                         {
                             "file": row["file"],
-                            "report": row["report"],
+                            "report": _link(row["report"]),
                             "key": key,
                             "metric": title,
                             "value": number(float(value)),
@@ -143,7 +150,7 @@ def _chart(frame: pl.DataFrame, axis: str, key: str, title: str, marked: set[tup
     at_y = _BOTTOM - (y - low) / ((high - low) or 1.0) * (_BOTTOM - _TOP)
     dots = [
         {
-            "x": f"{a:.1f}", "y": f"{b:.1f}", "file": row["file"], "report": row["report"],
+            "x": f"{a:.1f}", "y": f"{b:.1f}", "file": row["file"], "report": _link(row["report"]),
             "value": number(float(value)), "outlier": (row["file"], key) in marked,
         }
         for a, b, value, row in zip(at_x, at_y, y, rows.iter_rows(named=True), strict=True)

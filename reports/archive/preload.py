@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 
 from ... import analysis, ingest
-from ...analysis.classify import kernel_table
+from ...analysis.kernels.classify import kernel_table
 from .. import html, timeline
 
 for package in (analysis, ingest, html, timeline):

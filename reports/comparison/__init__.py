@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .run import CompareRequest, run_compare
+from ..commands.compare_command import CompareRequest, run_compare
 
 __all__ = ["CompareRequest", "run_compare"]

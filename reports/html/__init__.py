@@ -10,7 +10,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...analysis.result import Analysis
+from ...analysis.records.analysis import Analysis
 
 if TYPE_CHECKING:
     import jinja2
@@ -32,15 +32,16 @@ def _environment() -> jinja2.Environment:
 
 def render_html(analysis: Analysis) -> str:
     """The report of ``analysis`` as one HTML document."""
-    from ... import __version__
-    from .. import format as fmt
+    from ...analysis.records.version import __version__
+    from .. import number_text as fmt
     from ..timeline import timeline_payload
-    from . import bundle, first_screen, identity
-    from .mapping import grouped
-    from .picture import picture
+    from . import first_screen, identity
+    from . import page_assets as bundle
+    from .json_objects import grouped
     from .roofline import roofline
     from .sections import sections
-    from .tables import packed
+    from .sortable_tables import packed
+    from .steps_picture import picture
 
     below = sections(analysis, drawn=roofline(analysis))
     tables = [table for section in below for table in section.tables]
@@ -81,6 +82,6 @@ def render_html(analysis: Analysis) -> str:
 
 def save_html(analysis: Analysis, path: Path | str) -> None:
     """Write the report to ``path``, replacing it atomically. Raises UsageError where it cannot be written."""
-    from ..files import write_whole
+    from ..whole_files import write_whole
 
     write_whole(Path(path), render_html(analysis))

@@ -12,13 +12,13 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.result import Analysis
-from .. import format as fmt
+from ...analysis.records.analysis import Analysis
+from .. import number_text as fmt
 from ..ceilings import main_dtype, peak_of
-from ..sentences import batch_told
-from . import operands
+from ..first_screen_lines import batch_told
+from . import ratio_operands as operands
 from .identity import short_source
-from .tables import Column, Table, names, numbers, texts
+from .sortable_tables import Column, Table, names, numbers, texts
 
 PHASE_ORDER = ("prefill", "decode", "mixed", "other", "unknown")
 TOP = 5

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...analysis.result import Analysis
-from .. import format as fmt
+from ...analysis.records.analysis import Analysis
+from .. import number_text as fmt
 from ..ceilings import main_dtype, peak_of
 
 

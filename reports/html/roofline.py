@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...analysis.result import Analysis
-from .. import format as fmt
+from ...analysis.records.analysis import Analysis
+from .. import number_text as fmt
 from ..ceilings import ceilings_in_use, ridge_of
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 738, 22, 370

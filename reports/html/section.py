@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .mapping import Fact
-from .tables import Table
+from .json_objects import Fact
+from .sortable_tables import Table
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.result import Analysis
-from .. import format as fmt
+from ...analysis.records.analysis import Analysis
+from .. import number_text as fmt
 from ..ceilings import main_dtype
 from .first_screen import ratio_column
 from .identity import ceilings_text
-from .mapping import Fact, facts_of, table_of, tables_of
+from .json_objects import Fact, facts_of, table_of, tables_of
 from .section import Section
-from .tables import MAX_NAME, Table, minor, names, numbers, si, texts, within_budget
+from .sortable_tables import MAX_NAME, Table, minor, names, numbers, si, texts, within_budget
 from .time_sections import (
     collectives_section,
     devices_section,

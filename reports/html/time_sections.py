@@ -7,11 +7,11 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.result import Analysis
-from .. import format as fmt
-from .mapping import facts_of
+from ...analysis.records.analysis import Analysis
+from .. import number_text as fmt
+from .json_objects import facts_of
 from .section import Section
-from .tables import Table, minor, names, numbers, si, texts
+from .sortable_tables import Table, minor, names, numbers, si, texts
 
 MOST = 5_000  # rows of a table that a page carries
 STEP_SPARE = ("evidence", "padded_tokens", "kv_tokens_source", "graph_id", "flop", "bytes", "label")

@@ -12,9 +12,10 @@ from typing import Any
 
 import polars as pl
 
-from ...analysis.result import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES, Analysis
-from ...ingest.trace import COPY_KINDS
-from .. import format as fmt
+from ...analysis.records.analysis import Analysis
+from ...analysis.records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
+from ...analysis.records.trace import COPY_KINDS
+from .. import number_text as fmt
 
 KERNELS_IN_PAGE = 240_000  # 1 to 1.5 MB of the page
 MAX_BYTES = 3_000_000  # of the coded payload: 5 MB is the page's limit
@@ -50,9 +51,9 @@ def timeline_payload(analysis: Analysis, *, budget: int = KERNELS_IN_PAGE) -> Ti
 
 def _payload(analysis: Analysis, kernels: pl.DataFrame, window: tuple[int, int], budget: int) -> TimelinePayload:
     """The payload with at most ``budget`` kernels one by one."""
-    from .detail import choose
-    from .encode import Pack
+    from .byte_planes import Pack
     from .groups import group_lanes
+    from .kernel_selection import choose
     from .lanes import bins_per_lane, copy_lanes, kernel_lanes, metric_lanes, range_lanes
 
     pack = Pack()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...analysis.result import Analysis
-from .cover import layers
-from .encode import Pack
+from ...analysis.records.analysis import Analysis
+from .byte_planes import Pack
+from .covered_shares import layers
 from .lanes import PHASE_CODES, edges_of
 
 MAX_STEPS = 40_000

@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...analysis.result import PHASES, Analysis
-from .. import format as fmt
-from .cover import Ints, layers
-from .detail import Detail
-from .encode import Pack
+from ...analysis.records.analysis import Analysis
+from ...analysis.records.tables import PHASES
+from .. import number_text as fmt
+from .byte_planes import Pack
+from .covered_shares import Ints, layers
+from .kernel_selection import Detail
 
 MAX_LANES = 48
 MAX_ITEMS = 30_000  # copies and ranges drawn one by one

@@ -16,15 +16,15 @@ from json_page import read_page
 
 import trace_analyze as ta
 from trace_analyze.analysis.compare import compare_profiles, profile_of
+from trace_analyze.analysis.records.errors import TraceAnalyzeError
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.build import CAPTURES
 from trace_analyze.fixtures.demo import write_demo
 from trace_analyze.fixtures.matrix import MATRIX, TOGETHER
 from trace_analyze.fixtures.ncu_writer import write_ncu_csv
 from trace_analyze.fixtures.serving import simulate, write_together
-from trace_analyze.ingest.errors import TraceAnalyzeError
-from trace_analyze.reports.archive.row import COLUMNS
-from trace_analyze.reports.comparison.data import comparison_json
+from trace_analyze.reports.archive.archive_row import COLUMNS
+from trace_analyze.reports.comparison.comparison_json import comparison_json
 from trace_analyze.reports.json_report import to_json
 
 DOCUMENTS = read_page()

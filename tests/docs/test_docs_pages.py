@@ -12,11 +12,11 @@ import refresh
 from doc_pages import DOCS, PAGES, REPOSITORY, blocks
 
 import trace_analyze as ta
-from trace_analyze.analysis.ceilings_file import read_ceilings
-from trace_analyze.analysis.markers import parse_texts
+from trace_analyze.analysis.gpus.measured_ceilings import read_ceilings
+from trace_analyze.analysis.markers.grammar import parse_texts
 from trace_analyze.fixtures.build import CAPTURES
-from trace_analyze.reports.archive.row import COLUMNS
-from trace_analyze.reports.tables import kernel_rows, result_tables
+from trace_analyze.reports.archive.archive_row import COLUMNS
+from trace_analyze.reports.table_files import kernel_rows, result_tables
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -72,7 +72,8 @@ def test_the_marker_file_gives_what_it_says(desk):
 
 
 def test_every_key_of_a_grammar_and_of_ceilings_is_documented(desk):
-    from trace_analyze.analysis import ceilings_file, markers
+    from trace_analyze.analysis.gpus import measured_ceilings as ceilings_file
+    from trace_analyze.analysis.markers import grammar as markers
 
     page = (DOCS / "markers.md").read_text("utf-8")
     assert all(f"`{word}`" in page for word in (*markers._KEYS, *markers.ROLES, *markers.PHASE_RULES, *markers.COUNTS))
@@ -102,8 +103,13 @@ def test_no_figure_of_speed_outside_its_page():
 
 
 def test_thresholds_are_those_of_the_code():
-    from trace_analyze.analysis.compare import profile, statistics, verdict
-    from trace_analyze.analysis.work import formulas, kv, ratios, sampled
+    from trace_analyze.analysis.compare import adjusted_difference as statistics
+    from trace_analyze.analysis.compare import compare_runs as verdict
+    from trace_analyze.analysis.compare import run_profile as profile
+    from trace_analyze.analysis.work.aggregate import ratios
+    from trace_analyze.analysis.work.kv_lengths import step_kv_lengths as kv
+    from trace_analyze.analysis.work.measured import sampled_metrics as sampled
+    from trace_analyze.analysis.work.operators import formulas
 
     stated = {
         "roofline.md": [

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import polars as pl
 import pytest
 
+from trace_analyze.analysis.records.errors import NotACaptureError, UsageError
+from trace_analyze.analysis.records.trace import DEVICES, CaptureFacts, build_trace
 from trace_analyze.ingest import counters
 from trace_analyze.ingest.counters import read_counters, with_counters
-from trace_analyze.ingest.errors import NotACaptureError, UsageError
-from trace_analyze.ingest.trace import DEVICES, CaptureFacts, build_trace
 
 BEGIN = int(datetime(2026, 5, 4, 10, 11, 12, tzinfo=UTC).timestamp()) * 10**9
 SECOND = 10**9

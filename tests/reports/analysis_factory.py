@@ -11,9 +11,26 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import structs
 
-from trace_analyze.analysis import result as r
-from trace_analyze.ingest import trace as t
+from trace_analyze.analysis.records import tables
+from trace_analyze.analysis.records import trace as t
+from trace_analyze.analysis.records.advice import ClocksLow, Finding, PrefillInterference, SmallDecodeBatch, WrongDtype
+from trace_analyze.analysis.records.analysis import Analysis
+from trace_analyze.analysis.records.devices import Device, Window
+from trace_analyze.analysis.records.host import HostParts, HostSide, LaunchesInFlight
+from trace_analyze.analysis.records.options import Options
+from trace_analyze.analysis.records.summary import ByCause, ByPhase, GroupSummary, Spread, Summary, Utilization
+from trace_analyze.analysis.records.trust import Clocks, Trust
+from trace_analyze.analysis.records.what_if import (
+    BatchPrediction,
+    ChunkPrediction,
+    Disaggregation,
+    StepFit,
+    VerifyPrediction,
+    WhatIf,
+)
+from trace_analyze.analysis.records.workload import StepTechnique, Workload
 
 MS = 1_000_000
 LAYER = (  # op class, short name, place, us in decode, us per 1,000 prefill tokens, library
@@ -78,7 +95,7 @@ def kernel_plan(tokens, held):
     return plan
 
 
-def serving_run() -> r.Analysis:
+def serving_run() -> Analysis:
     """Two A100s, tensor parallel, 60 steps: decode, one prefill of 2,048 tokens, five mixed steps."""
     times = steps_of(PATTERN)
     rows = []  # start, end, device, stream, name, op, place, phase, step phase, step row, node
@@ -115,10 +132,10 @@ def serving_run() -> r.Analysis:
         mbu = bytes_ / duration / 2039e9 * 1e9 * 100
     kernels = trace_kernels.with_columns(
         pl.Series("launch", list(range(n)), pl.Int32),
-        pl.Series("op_class", k[5], r.OP_CLASSES),
-        pl.Series("phase", k[7], r.PHASES),
-        pl.Series("step_phase", k[8], r.PHASES),
-        pl.Series("evidence", ["kernel_name" if o == "attention" else "marker" for o in k[5]], r.EVIDENCE),
+        pl.Series("op_class", k[5], tables.OP_CLASSES),
+        pl.Series("phase", k[7], tables.PHASES),
+        pl.Series("step_phase", k[8], tables.PHASES),
+        pl.Series("evidence", ["kernel_name" if o == "attention" else "marker" for o in k[5]], tables.EVIDENCE),
         pl.Series("step", k[9], pl.Int32),
         pl.lit(True).alias("in_window"),
         pl.Series("place", k[6]),
@@ -128,7 +145,7 @@ def serving_run() -> r.Analysis:
         pl.Series("bytes", bytes_).fill_nan(None),
         pl.Series("bytes_weights", np.where(is_gemm, 4.9e7, np.nan)).fill_nan(None),
         pl.Series("bytes_kv", np.where(is_attention, 6.2e7, np.nan)).fill_nan(None),
-        pl.Series("work_source", ["model" if g or a else "unknown" for g, a in zip(is_gemm, is_attention, strict=True)], r.WORK_SOURCES),
+        pl.Series("work_source", ["model" if g or a else "unknown" for g, a in zip(is_gemm, is_attention, strict=True)], tables.WORK_SOURCES),
         pl.Series("mfu_pct", mfu, pl.Float32).fill_nan(None),
         pl.Series("mbu_pct", mbu, pl.Float32).fill_nan(None),
     )  # fmt: skip
@@ -137,7 +154,7 @@ def serving_run() -> r.Analysis:
     phases = list(s[2])
     kv = np.cumsum([0 if p != "decode" else 9 for p in phases]) + 9000
     steps = frame(
-        r.STEPS,
+        tables.STEPS,
         step=list(range(m)), index=s[0], device=s[1], device_index=s[1], group=0, start_ns=s[6], end_ns=s[7],
         busy_ns=[e - b - 50_000 for b, e in zip(s[6], s[7], strict=True)], phase=phases,
         evidence="marker", partial=[i == 0 for i in s[0]], excluded=False,
@@ -150,9 +167,9 @@ def serving_run() -> r.Analysis:
     ).sort("group", "index", "device_index")  # fmt: skip
     stalls, gaps = stalls_and_gaps(times)
     table = kernel_table(kernels, names)
-    return r.Analysis(
+    return Analysis(
         trace=serving_trace(trace_kernels, names, times),
-        options=r.Options(gpu="a100-80gb", model="llama-3.1-8b"),
+        options=Options(gpu="a100-80gb", model="llama-3.1-8b"),
         status="ok",
         reasons=(),
         kernels=kernels,
@@ -162,25 +179,31 @@ def serving_run() -> r.Analysis:
             "kv_heads": 8, "head_dim": 128, "parameters": 8_030_261_248, "weight_dtype": "bf16", "kv_dtype": "bf16",
             "tensor_parallel": 2, "kv_bytes_per_token": 131072,
         },
-        window={"start_ns": times[0][4], "end_ns": times[-1][5], "source": "capture"},
+        window=Window(start_ns=times[0][4], end_ns=times[-1][5], source="capture"),
         trust=TRUST,
         summary=summary_of(times),
-        groups=frame(r.GROUPS, group=[0], devices=[[0, 1]], kind=["tensor_parallel"]),
-        group_summaries=({"group": 0, "devices": [0, 1], **summary_of(times)},),
+        groups=frame(tables.GROUPS, group=[0], devices=[[0, 1]], kind=["tensor_parallel"]),
+        group_summaries=(GroupSummary(group=0, kind="tensor_parallel", devices=(0, 1), reasons={}, **step_numbers()),),
         steps=steps,
         stalls=stalls,
         gaps=gaps,
         kernel_table=table,
         op_classes=op_class_table(table),
-        idle=frame(r.IDLE, device=[0, 0, 1], device_index=[0, 0, 1], start_ns=[times[3][5], times[9][5], times[3][5]], end_ns=[times[4][4], times[10][4], times[4][4]], cause=["host_sync", "launch_bound", "unknown"]),
-        graphs=frame(r.GRAPHS, graph_id=[3, 4], device=[0, 0], batch=[8, 16], replays=[20, 34], nodes=[50, 50], real_batch_median=[8.0, 9.5], padding_ms=[0.0, None]),
-        collectives=frame(r.COLLECTIVES, name=["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * 2, group=0, phase=["decode", "prefill"], count=[432, 8], transfer_ms=[9.1, 4.9], wait_ms=[1.7, 0.2], late_device=[1, 0], total_ms=[10.8, 5.1]),
+        idle=frame(tables.IDLE, device=[0, 0, 1], device_index=[0, 0, 1], start_ns=[times[3][5], times[9][5], times[3][5]], end_ns=[times[4][4], times[10][4], times[4][4]], cause=["host_sync", "launch_bound", "unknown"]),
+        graphs=frame(tables.GRAPHS, graph_id=[3, 4], device=[0, 0], batch=[8, 16], replays=[20, 34], nodes=[50, 50], real_batch_median=[8.0, 9.5], padding_ms=[0.0, None]),
+        collectives=frame(tables.COLLECTIVES, name=["ncclDevKernel_AllReduce_Sum_bf16_RING_LL"] * 2, group=0, phase=["decode", "prefill"], count=[432, 8], transfer_ms=[9.1, 4.9], wait_ms=[1.7, 0.2], late_device=[1, 0], total_ms=[10.8, 5.1]),
         findings=FINDINGS,
+        step_table=None,
+        measured={},
         roofline=ROOFLINE,
         traffic={"weights_bytes_per_step": 15.0e9, "kv_bytes_per_step": 0.6e9, "activations_bytes_per_step": 0.4e9, "bandwidth_from_kv_growth_gbps": None, "bandwidth_from_kv_growth_gbps_reason": "KV grew by less than 1% over the capture", "bandwidth_from_batch_gbps": 1260.0},
-        host={"decode_bubble_ms": 0.18, "scheduling_ms": 0.05, "launch_ms": 0.06, "sampling_ms": 0.04, "waiting_ms": 0.03},
-        what_if={"fit": {"base_ms": 2.1, "per_prefill_token_us": 34.8, "r2": 0.991, "steps": 60}, "chunks": [{"chunk_tokens": c, "gap_p99_ms": 2.1 + c * 0.0348, "prefill_tokens_per_s": 27000 - 3e6 / c} for c in (256, 512, 1024, 2048)], "valid_from_tokens": 8, "valid_to_tokens": 2048},
-        workload={"time": "decode-heavy", "prefill_time_share_pct": 31.0, "ridge_batch": 153, "techniques": [{"technique": "8-bit weights", "pays": "yes", "predicted_step_ms": 1.4, "condition": "batch below 76"}, {"technique": "speculative decoding", "pays": "maybe", "predicted_step_ms": None, "condition": "acceptance above 80%"}]},
+        host=HostSide(
+            bubble_ms=10.6, bubble_count=58, bubble_ms_per_decode_step=0.18, share_of_decode_pct=8.1,
+            parts_ms=HostParts(waiting=1.7, graph_launch=0.0, kernel_launch=3.5, copies=0.0, sampling=2.3, input_preparation=0.0, scheduling=2.9, unnamed_host_code=0.2),
+            dispatch_ms=0.4, scopes_seen=True, launches_in_flight=LaunchesInFlight(p50=3.0, max=12),
+        ),
+        what_if=WHAT_IF,
+        workload=WORKLOAD,
     )  # fmt: skip
 
 
@@ -209,15 +232,15 @@ def stalls_and_gaps(times):
     st = list(zip(*stalls, strict=True))
     g = list(zip(*gaps, strict=True))
     stall_frame = frame(
-        r.STALLS, stall=st[0], group=0, start_ns=st[1], end_ns=st[2], stall_ms=st[3], kind=st[4], episode=st[5], prefill_tokens=st[6],
+        tables.STALLS, stall=st[0], group=0, start_ns=st[1], end_ns=st[2], stall_ms=st[3], kind=st[4], episode=st[5], prefill_tokens=st[6],
         prefill_requests=1, requests_held=st[7], request_ms_lost=[a * b for a, b in zip(st[3], st[7], strict=True)], baseline_ms=st[8], baseline_n=52,
         gap_before_ms=2.23, gap_ms=st[9], gap_after_ms=2.23, steps=st[10], reason="",
     )  # fmt: skip
     gap_frame = frame(
-        r.GAPS, group=0, index=g[0], start_ns=g[1], end_ns=g[2], gap_ms=g[3], decode_ms=g[4], prefill_ms=g[5], collective_wait_ms=0.0, copy_ms=0.0,
+        tables.GAPS, group=0, index=g[0], start_ns=g[1], end_ns=g[2], gap_ms=g[3], decode_ms=g[4], prefill_ms=g[5], collective_wait_ms=0.0, copy_ms=0.0,
         idle_launch_bound_ms=0.06, idle_host_sync_ms=0.12, idle_waiting_rank_ms=0.0, idle_between_requests_ms=0.0, idle_unknown_ms=0.0,
         counted=True, stall=g[6], decode_requests=g[7],
-    ) if gaps else t.empty(r.GAPS)  # fmt: skip
+    ) if gaps else t.empty(tables.GAPS)  # fmt: skip
     return stall_frame, gap_frame
 
 
@@ -235,7 +258,7 @@ def kernel_table(kernels: pl.DataFrame, names) -> pl.DataFrame:
     collective = [row["op_class"] == "collective" for row in rows]
     column = lambda f: [f(row, u) for row, u in zip(rows, unknown, strict=True)]  # noqa: E731
     return frame(
-        r.KERNEL_TABLE,
+        tables.KERNEL_TABLE,
         name=[by_id[row["name_id"]][0] for row in rows], short_name=[by_id[row["name_id"]][1] for row in rows],
         op_class=[row["op_class"] for row in rows], phase=[row["phase"] for row in rows],
         evidence=[{"marker": 0.9, "step_context": 0.1} for _ in rows], count=[row["count"] for row in rows],
@@ -261,36 +284,61 @@ def op_class_table(table: pl.DataFrame) -> pl.DataFrame:
             pl.col("mbu_pct").mean(), pl.col("bound").first(), pl.col("headroom_ms").sum(), pl.col("reason").first(), pl.col("work_source").first(),
         ).sort("total_ms", descending=True).to_dicts()
     )  # fmt: skip
-    columns = {name: [row.get(name) for row in rows] for name in r.OP_CLASS_TABLE if name != "evidence"}
-    return frame(r.OP_CLASS_TABLE, evidence=[{"marker": 1.0} for _ in rows], **columns)
+    columns = {name: [row.get(name) for row in rows] for name in tables.OP_CLASS_TABLE if name != "evidence"}
+    return frame(tables.OP_CLASS_TABLE, evidence=[{"marker": 1.0} for _ in rows], **columns)
 
 
-def device_row(device: int, times) -> dict[str, Any]:
+def device_row(device: int, times) -> Device:
     window = times[-1][5] - times[0][4]
-    return {
-        "device": device, "process": 1, "group": 0, "gpu_name": "NVIDIA A100-SXM4-80GB", "gpu_source": "TARGET_INFO_GPU",
-        "sm_count": 108, "memory_bandwidth_gbps": 2039.0, "peak_tflops": {"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "int8": 624.0},
-        "ceiling_source": "datasheet, dense", "kernel_count": 3000, "window_ns": window, "busy_ns": int(window * 0.91),
-        "copy_only_ns": int(window * 0.01), "idle_ns": window - int(window * 0.91) - int(window * 0.01),
-        "idle_ns_by_cause": {"launch_bound": 2_000_000, "host_sync": 4_000_000, "waiting_rank": 0, "between_requests": 0, "unknown": window - int(window * 0.91) - int(window * 0.01) - 6_000_000},
-        "phase_ns": {"prefill": 20_000_000, "decode": 100_000_000, "mixed": 40_000_000, "other": 0, "unknown": 0},
-    }  # fmt: skip
+    busy, copies = int(window * 0.91), int(window * 0.01)
+    idle = window - busy - copies
+    return Device(
+        device=device, device_index=device, process=1, group=0, gpu_name="NVIDIA A100-SXM4-80GB", gpu_source="TARGET_INFO_GPU",
+        sm_count=108, memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0, "fp16": 312.0, "tf32": 156.0, "int8": 624.0},
+        ceiling_source="datasheet, dense", ceiling_reason=None, candidates=(), contradiction=None, kernel_count=3000,
+        window_ns=window, busy_ns=busy, copy_only_ns=copies, idle_ns=idle,
+        idle_ns_by_cause=ByCause(launch_bound=2_000_000, host_sync=4_000_000, waiting_rank=0, between_requests=0, unknown=idle - 6_000_000),
+        phase_ns=ByPhase(prefill=20_000_000, decode=100_000_000, mixed=40_000_000, other=0, unknown=0),
+        kernel_time_sum_ns=busy, same_stream_overlap_ns=0,
+    )  # fmt: skip
 
 
-def summary_of(times) -> dict[str, Any]:
-    window = (times[-1][5] - times[0][4]) / MS
+SENTENCE = "Decode is memory-bound at 62.4% MBU of A100-SXM4-80GB; 1 prefill step and 5 mixed steps held up to 9 requests for 128 ms (36% of the window); the largest lever is the 2,048-token chunk."  # fmt: skip
+NOTHING = Spread(n=0, p50=None, p95=None, p99=None, max=None)
+
+
+def step_numbers() -> dict[str, Any]:
+    """The part of the summary that groups have too."""
     return {
-        "sentence": "Decode is memory-bound at 62.4% MBU of A100-SXM4-80GB; 1 prefill step and 5 mixed steps held up to 9 requests for 128 ms (36% of the window); the largest lever is the 2,048-token chunk.",
-        "capture_ms": window + 40, "window_ms": window, "gpu_busy_ms": window * 0.91, "copy_only_ms": window * 0.01, "gpu_idle_ms": window * 0.08,
-        "nvml_utilization_pct": 91.0, "kernel_count": 6000, "step_count": 60,
-        "phase_ms": {"prefill": 72.0, "decode": 118.4, "mixed": 61.0, "other": 0.0, "unknown": 0.0},
-        "phase_pct": {"prefill": 28.6, "decode": 47.1, "mixed": 24.3, "other": 0.0, "unknown": 0.0},
-        "decode_step_ms": {"n": 53, "p50": 2.05, "p95": 2.11, "p99": 2.14, "max": 2.14},
-        "inter_token_gap_ms": {"n": 58, "p50": 2.23, "p95": 20.1, "p99": 74.9, "max": 74.9},
+        "step_count": 60,
+        "decode_step_ms": Spread(n=53, p50=2.05, p95=2.11, p99=2.14, max=2.14),
+        "prefill_step_ms": Spread(n=1, p50=72.6, p95=72.6, p99=72.6, max=72.6),
+        "mixed_step_ms": Spread(n=5, p50=12.2, p95=12.2, p99=12.2, max=12.2),
+        "inter_token_gap_ms": Spread(n=58, p50=2.23, p95=20.1, p99=74.9, max=74.9),
+        "decode_batch_p50": 9.0, "decode_batch_min": 8, "decode_batch_max": 10, "prefill_tokens": 4608, "decode_tokens": 525,
         "decode_mbu_kernel_pct": 62.4, "decode_mbu_wall_pct": 56.9, "prefill_mfu_kernel_pct": 48.2, "prefill_mfu_wall_pct": None,
-        "prefill_mfu_wall_pct_reason": "one prefill step only",
-        "stall_count": 6, "stall_ms": 128.0, "stall_max_ms": 72.6, "stall_pct_of_window": 36.1, "stall_episode_count": 2, "stall_episode_max_ms": 72.6, "prefill_without_waiters": 0,
+        "mixed_mfu_kernel_pct": None, "mixed_mfu_wall_pct": None, "decode_mbu_is_lower_bound": False,
+        "stall_count": 6, "stall_ms": 128.0, "stall_max_ms": 72.6, "stall_pct_of_window": 36.1, "stall_episode_count": 2, "stall_episode_max_ms": 72.6,
+        "request_ms_lost": 1152.0, "prefill_without_waiters": 0,
     }  # fmt: skip
+
+
+def summary_of(times) -> Summary:
+    window = (times[-1][5] - times[0][4]) / MS
+    nowhere = dict.fromkeys(
+        ("dcgm_fi_prof_sm_active_pct", "dcgm_fi_prof_pipe_tensor_active_pct", "dcgm_fi_prof_dram_active_pct")
+    )
+    return Summary(
+        capture_ms=window + 40, window_ms=window, gpu_busy_ms=window * 0.91, copy_only_ms=window * 0.01, gpu_idle_ms=window * 0.08,
+        idle_ms_by_cause=None, nvml_utilization_pct=91.0, kernel_count=6000, kernel_time_sum_ms=window * 0.91,
+        phase_ms=ByPhase(prefill=72.0, decode=118.4, mixed=61.0, other=0.0, unknown=0.0),
+        phase_pct=ByPhase(prefill=28.6, decode=47.1, mixed=24.3, other=0.0, unknown=0.0),
+        **step_numbers(),
+        utilization=Utilization(nvml_utilization_pct=91.0, decode_mbu_kernel_pct=62.4, prefill_mfu_kernel_pct=48.2, **nowhere),
+        decode_ramp=None, worst_episode=None, longest_run_without_decode=None,
+        reasons={"prefill_mfu_wall_pct": "one prefill step only", "mixed_mfu_kernel_pct": "no step has work", "mixed_mfu_wall_pct": "no step has work"},
+        headline=SENTENCE,
+    )  # fmt: skip
 
 
 def serving_trace(kernels: pl.DataFrame, names, times) -> t.Trace:
@@ -330,18 +378,53 @@ def serving_trace(kernels: pl.DataFrame, names, times) -> t.Trace:
     )  # fmt: skip
 
 
-TRUST: dict[str, Any] = {
-    "gpu_time_by_evidence": {"marker": 0.86, "kernel_name": 0.14, "launch_geometry": 0.0, "graph_replay": 0.0, "step_context": 0.0, "none": 0.0},
-    "gpu_time_by_work_source": {"model": 0.93, "unknown": 0.07},
-    "kernels_per_step": 50.0, "layers": 4, "launches_without_kernel": 0, "kernels_without_launch": 0,
-    "devices_with_kernels": 2, "devices_present": 2, "rejected_rows": {"end before start": 2}, "lost_events": [],
-    "graph_mode": "node", "node_tracing_inflates_decode": True, "clocks": None, "clocks_reason": "no GPU metrics in the capture",
-    "contradictions": [], "steps_excluded": 3, "verdict": "read with care", "verdict_reasons": ["node-level graph tracing slows decode steps"],
-}  # fmt: skip
+TRUST = Trust(
+    gpu_time_by_evidence={"marker": 0.86, "kernel_name": 0.14, "launch_geometry": 0.0, "graph_replay": 0.0, "step_context": 0.0, "none": 0.0},
+    gpu_time_by_work_source={"model": 0.93, "unknown": 0.07},
+    kernels_per_step=50.0, layers=4, launches_without_kernel=0, kernels_without_launch=0,
+    clocks=Clocks(sm_clock_mhz=None, reason="no GPU metrics in the capture"), node_tracing_inflates_decode=True, steps_excluded=3, ambiguous_pct=0.0,
+    marker_ranges=60, marker_ranges_without_kernels=0, steps_outside_graphs={}, contradictions=(),
+    devices_with_kernels=2, devices_present=2, ranks_expected=2, rejected_rows={"end before start": 2}, lost_events=(),
+    graph_mode="node", opaque_graphs=False, lost_graphs=False, partial_steps=1, largest_kernel_share=0.01, empty_step_share=0.0,
+    verdict="read with care", verdict_reasons=("node-level graph tracing slows decode steps",),
+)  # fmt: skip
 FINDINGS = (
-    r.Finding("prefill_interference", "6 stalls held up to 9 requests for 128 ms: a chunk of 2,048 tokens makes a 72.5 ms step.", 96.0, {"stalls": [0, 1, 2, 3, 4, 5], "stall_ms": 128.0, "episodes": 2, "baseline_ms": 2.05}, "Halve max_num_batched_tokens to 1,024: the fitted step time is 37.7 ms."),
-    r.Finding("small_decode_batch", "Decode runs at batch 9, 17 times below the ridge batch of 153.", 40.0, {"decode_requests_p50": 9, "ridge_batch": 153}, "Admit more requests per device."),
-    r.Finding("clocks_unknown", "SM clocks were not recorded, so MFU is against the boost clock.", None, {}, "Record --gpu-metrics-devices=all.", "capture"),
+    Finding(
+        id="prefill_interference", sentence="6 stalls held up to 9 requests for 128 ms: a chunk of 2,048 tokens makes a 72.5 ms step.", recoverable_ms=96.0,
+        evidence=PrefillInterference(stall_ms=128.0, stalls=6, episodes=2, requests_held_max=9, request_ms_lost=1152.0, prefill_tokens=4608, largest_gap_ms=74.9, chunk_now_tokens=2048),
+        lever="Halve max_num_batched_tokens to 1,024: the fitted step time is 37.7 ms.",
+    ),
+    Finding(
+        id="small_decode_batch", sentence="Decode runs at batch 9, 17 times below the ridge batch of 153.", recoverable_ms=40.0,
+        evidence=SmallDecodeBatch(decode_batch_p50=9.0, decode_tokens_p50=9.0, ridge_batch=153.0, decode_ms=118.4), lever="Admit more requests per device.",
+    ),
+    Finding(
+        id="clocks_low", kind="capture", sentence="SM clocks ran at 1,100 MHz, 78% of the 1,410 MHz behind the peak FLOP/s.", recoverable_ms=None,
+        evidence=ClocksLow(sm_clock_mhz=1100.0, spec_clock_mhz=1410, share_pct=78.0), lever="Check the power limit.",
+    ),
+)  # fmt: skip
+WHAT_IF = WhatIf(
+    is_prediction=True,
+    disaggregation=Disaggregation(prefill_ms=120.0, decode_ms=131.4, prefill_devices_per_decode_device=0.91, gap_p99_now_ms=74.9, gap_p99_without_stalls_ms=2.3, not_counted="moving the KV cache between devices"),
+    chunk_now_tokens=2048, chunk_now_step_ms=72.5, chunk_now_is_padded=False,
+    fit=StepFit(
+        fixed_ms=2.1, per_token_us=34.8, weights_cost_as_many_tokens=64.0, per_million_attention_pairs_us=0.0, per_1000_kv_tokens_us=1.2, per_decode_request_us=0.0,
+        not_used=("per_request",), r2=0.991, outliers=0, median_error_pct={"decode": 1.0, "prefill": 2.0}, steps={"decode": 53, "prefill": 6},
+        valid_prefill_tokens=(512, 2048), valid_decode_requests=(8, 10),
+    ),
+    schedule="separate", prompt_tokens=2048.0,
+    chunks=tuple(ChunkPrediction(chunk_tokens=c, step_ms=2.1 + c * 0.0348, gap_p99_ms=2.1 + c * 0.0348, gap_max_ms=2.1 + c * 0.0348, prefill_tokens_per_s=27000 - 3e6 / c, extrapolated=c < 512) for c in (256, 512, 1024, 2048)),
+    itl_target=None,
+    batches=tuple(BatchPrediction(decode_requests=9.0 * k, step_ms=2.05 + 0.1 * k, tokens_per_s=9000.0 * k / (2.05 + 0.1 * k), mbu_pct=60.0, extrapolated=k > 1) for k in (1, 2, 4, 8)),
+    verify=(VerifyPrediction(verify_width=4, decode_tokens=36.0, step_ms=2.2),),
+)  # fmt: skip
+WORKLOAD = Workload(
+    by_time="decode-heavy", prefill_time_share_pct=31.0, by_tokens=None, by_tokens_reason="token counts are not known for every step",
+    decode_batch_p50=9.0, ridge_batch=153.0, batch_regime="below the ridge: 9 of 153 requests, decode GEMMs read weights", bound_by="throughput: decode steps move 62% of what the bandwidth allows",
+    techniques=(
+        StepTechnique(technique="8-bit weights", helps="yes", step_ms_now=2.05, predicted_step_ms=1.4, shorter_by_pct=31.7, condition="batch below 76", is_prediction=True, why="GEMMs take 1.3 ms of a 2.05 ms step"),
+        StepTechnique(technique="speculative decoding", helps="depends", step_ms_now=2.05, predicted_step_ms=None, shorter_by_pct=None, condition="acceptance above 80%", is_prediction=True, predicted_step_ms_reason="batch or ridge not known"),
+    ),
 )  # fmt: skip
 ROOFLINE: dict[str, Any] = {
     "ceilings": [
@@ -362,29 +445,41 @@ ROOFLINE: dict[str, Any] = {
 }  # fmt: skip
 
 
-def no_phases() -> r.Analysis:
+def no_phases() -> Analysis:
     """An encoder-only run: kernels and time are known, steps and ratios are not."""
     base = serving_run()
     reason = "no autoregressive phases found"
     nulls = dict.fromkeys(("decode_mbu_kernel_pct", "decode_mbu_wall_pct", "prefill_mfu_kernel_pct", "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window", "stall_episode_count", "stall_episode_max_ms", "prefill_without_waiters"))  # fmt: skip
-    empty_spread = {"n": 0, "p50": None, "p95": None, "p99": None, "max": None}
-    unknown = pl.lit("unknown").cast(r.PHASES)
+    spreads = dict.fromkeys(("decode_step_ms", "prefill_step_ms", "mixed_step_ms", "inter_token_gap_ms"), NOTHING)
+    summary = structs.replace(
+        base.summary,
+        **nulls,
+        **spreads,
+        step_count=0,
+        phase_ms=ByPhase(prefill=0.0, decode=0.0, mixed=0.0, other=0.0, unknown=251.0),
+        phase_pct=ByPhase(prefill=0.0, decode=0.0, mixed=0.0, other=0.0, unknown=100.0),
+        reasons=dict.fromkeys([*nulls, *spreads], reason),
+        headline="No autoregressive phases found; A100-SXM4-80GB ran kernels for 91% of 354 ms.",
+    )
+    unknown = pl.lit("unknown").cast(tables.PHASES)
     return replace(
         base,
         status="partial",
         reasons=(reason, "--gpu was not given and the capture does not name its GPU: ratios are not known"),
-        options=r.Options(),
-        kernels=base.kernels.with_columns(phase=unknown, step_phase=unknown, step=pl.lit(-1, pl.Int32), evidence=pl.lit("none").cast(r.EVIDENCE), mfu_pct=pl.lit(None, pl.Float32), mbu_pct=pl.lit(None, pl.Float32)),
+        options=Options(),
+        kernels=base.kernels.with_columns(phase=unknown, step_phase=unknown, step=pl.lit(-1, pl.Int32), evidence=pl.lit("none").cast(tables.EVIDENCE), mfu_pct=pl.lit(None, pl.Float32), mbu_pct=pl.lit(None, pl.Float32)),
         model={},
-        summary={**{k: v for k, v in base.summary.items() if k != "sentence"}, **nulls, "step_count": 0, "decode_step_ms": empty_spread, "inter_token_gap_ms": empty_spread, "phase_ms": {"unknown": 251.0}, "phase_pct": {"unknown": 100.0}, "null_reasons": dict.fromkeys(nulls, reason)},
-        steps=t.empty(r.STEPS), stalls=t.empty(r.STALLS), gaps=t.empty(r.GAPS), graphs=t.empty(r.GRAPHS), collectives=t.empty(r.COLLECTIVES),
-        groups=t.empty(r.GROUPS), group_summaries=(),
+        summary=summary,
+        steps=t.empty(tables.STEPS), stalls=t.empty(tables.STALLS), gaps=t.empty(tables.GAPS), graphs=t.empty(tables.GRAPHS), collectives=t.empty(tables.COLLECTIVES),
+        groups=t.empty(tables.GROUPS), group_summaries=(),
         kernel_table=base.kernel_table.with_columns(phase=unknown, mfu_pct=pl.lit(None, pl.Float64), mbu_pct=pl.lit(None, pl.Float64), reason=pl.lit("no GPU")),
-        op_classes=base.op_classes.with_columns(phase=unknown), findings=(), roofline={}, traffic={}, host={}, what_if={}, workload={},
+        op_classes=base.op_classes.with_columns(phase=unknown), findings=(), roofline={}, traffic={}, host=HostSide(bubble_ms=None, bubble_ms_reason=reason),
+        what_if=WhatIf(is_prediction=True, disaggregation=None, chunk_now_tokens=None, chunk_now_tokens_reason=reason, fit=None, fit_reason=reason, chunks=(), itl_target=None, batches=()),
+        workload=Workload(by_time=None, by_time_reason=reason, techniques=()),
     )  # fmt: skip
 
 
-def could_not_look() -> r.Analysis:
+def could_not_look() -> Analysis:
     """A capture without kernels: nothing can be said, and the page says that."""
     base = no_phases()
     return replace(
@@ -392,11 +487,13 @@ def could_not_look() -> r.Analysis:
         status="could_not_look",
         reasons=("no kernels: 200 NVTX ranges, 0 kernel records",),
         trace=t.build_trace(base.trace.capture, gaps_in_evidence=(t.EvidenceGap("no kernels", "nothing can be timed", "VLLM_WORKER_MULTIPROC_METHOD=spawn nsys profile --trace-fork-before-exec=true --cuda-graph-trace=node ..."),)),
-        kernels=base.kernels.clear(), kernel_table=t.empty(r.KERNEL_TABLE), op_classes=t.empty(r.OP_CLASS_TABLE), idle=t.empty(r.IDLE), devices=(), window={}, trust={}, summary={},
+        kernels=base.kernels.clear(), kernel_table=t.empty(tables.KERNEL_TABLE), op_classes=t.empty(tables.OP_CLASS_TABLE), idle=t.empty(tables.IDLE), devices=(), window=Window(start_ns=0, end_ns=0, source="capture"),
+        trust=structs.replace(TRUST, gpu_time_by_evidence={}, gpu_time_by_work_source={}, kernels_per_step=None, layers=None, devices_with_kernels=0, verdict="unreliable", verdict_reasons=("no kernels",)),
+        summary=structs.replace(base.summary, kernel_count=0, window_ms=None, gpu_idle_ms=None, nvml_utilization_pct=None, copy_only_ms=None, phase_pct=None, headline="Could not look: no kernels: 200 NVTX ranges, 0 kernel records."),
     )  # fmt: skip
 
 
-def unknown_stalls() -> r.Analysis:
+def unknown_stalls() -> Analysis:
     """No baseline and no counts: stalls are there, their length, tokens and requests are not known."""
     base = serving_run()
     reason = "no decode-only step to compare with"
@@ -404,17 +501,17 @@ def unknown_stalls() -> r.Analysis:
         c: pl.lit(None, base.stalls.schema[c])
         for c in ("stall_ms", "prefill_tokens", "requests_held", "request_ms_lost", "baseline_ms")
     }
-    summary = {
-        **base.summary,
-        "stall_ms": None,
-        "stall_max_ms": None,
-        "stall_pct_of_window": None,
-        "stall_episode_max_ms": None,
-        "reasons": {"stall_ms": reason},
-    }
+    summary = structs.replace(
+        base.summary,
+        stall_ms=None,
+        stall_max_ms=None,
+        stall_pct_of_window=None,
+        stall_episode_max_ms=None,
+        reasons={"stall_ms": reason},
+    )
     counts = [
         c
-        for c in r.STEPS
+        for c in tables.STEPS
         if c.endswith(("_tokens", "_requests"))
         or c in ("kv_tokens_source", "flop", "bytes", "mfu_pct", "mbu_pct", "label")
     ]
@@ -427,7 +524,7 @@ def unknown_stalls() -> r.Analysis:
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def hostile(rows: int = 5_000, length: int = 200) -> r.Analysis:
+def hostile(rows: int = 5_000, length: int = 200) -> Analysis:
     """Names that try to become markup or to blow the page up."""
     base = serving_run()
     names = [
@@ -450,13 +547,13 @@ def hostile(rows: int = 5_000, length: int = 200) -> r.Analysis:
         ),
     )
     return replace(
-        base, trace=trace, kernel_table=table, model={**base.model, "name": HOSTILE}, summary={**base.summary, "sentence": HOSTILE},
-        findings=(r.Finding("x", HOSTILE, 1.0, {HOSTILE: HOSTILE}, HOSTILE),), reasons=(HOSTILE,),
-        steps=base.steps.with_columns(label=pl.lit("<b>x</b>" + HOSTILE)), trust={**base.trust, "contradictions": [HOSTILE]},
+        base, trace=trace, kernel_table=table, model={**base.model, "name": HOSTILE}, summary=structs.replace(base.summary, headline=HOSTILE),
+        findings=(Finding(id="x", sentence=HOSTILE, recoverable_ms=1.0, evidence=WrongDtype(total_ms=1.0, kernel=HOSTILE, dtype="fp32", count=1, recoverable_is=HOSTILE), lever=HOSTILE),), reasons=(HOSTILE,),
+        steps=base.steps.with_columns(label=pl.lit("<b>x</b>" + HOSTILE)), trust=structs.replace(base.trust, contradictions=(HOSTILE,)),
     )  # fmt: skip
 
 
-def big(kernel_count: int = 1_000_000) -> r.Analysis:
+def big(kernel_count: int = 1_000_000) -> Analysis:
     """A long run of the same shape: steps of 500 kernels on two devices, a prefill step in every fifty."""
     base = serving_run()
     per_step, devices = 500, 2
@@ -491,20 +588,22 @@ def big(kernel_count: int = 1_000_000) -> r.Analysis:
         "start_ns": take(starts), "end_ns": take(ends), "device_index": take(device).astype(np.int32), "stream": const(7, pl.Int32),
         "name_id": take(name).astype(np.uint32), "graph_node_id": const(-1, pl.Int64), "graph_id": const(-1, pl.Int64),
     }  # fmt: skip
-    phases = pl.Series(take(phase).astype(np.uint8)).replace_strict({0: "prefill", 1: "decode"}, return_dtype=r.PHASES)
+    phases = pl.Series(take(phase).astype(np.uint8)).replace_strict(
+        {0: "prefill", 1: "decode"}, return_dtype=tables.PHASES
+    )
     trace_kernels = pl.DataFrame(columns)
     kernels = trace_kernels.with_columns(
-        pl.Series("launch", np.arange(n, dtype=np.int32)), const("gemm", r.OP_CLASSES).alias("op_class"), phases.alias("phase"), phases.alias("step_phase"),
-        const("marker", r.EVIDENCE).alias("evidence"), pl.Series("step", take(step_of).astype(np.int32)), const(True, pl.Boolean).alias("in_window"),
+        pl.Series("launch", np.arange(n, dtype=np.int32)), const("gemm", tables.OP_CLASSES).alias("op_class"), phases.alias("phase"), phases.alias("step_phase"),
+        const("marker", tables.EVIDENCE).alias("evidence"), pl.Series("step", take(step_of).astype(np.int32)), const(True, pl.Boolean).alias("in_window"),
         const("", pl.String).alias("place"), const(-1, pl.Int16).alias("layer"), const(1e9, pl.Float64).alias("flop"), const(1e9, pl.Float64).alias("flop_executed"),
         const(5e7, pl.Float64).alias("bytes"), const(5e7, pl.Float64).alias("bytes_weights"), const(0.0, pl.Float64).alias("bytes_kv"),
-        const("model", r.WORK_SOURCES).alias("work_source"), const(12.5, pl.Float32).alias("mfu_pct"), const(61.0, pl.Float32).alias("mbu_pct"),
+        const("model", tables.WORK_SOURCES).alias("work_source"), const(12.5, pl.Float32).alias("mfu_pct"), const(61.0, pl.Float32).alias("mbu_pct"),
     )  # fmt: skip
     index = np.repeat(np.arange(n_steps), 2)
     both = lambda a: np.repeat(a, 2)  # noqa: E731
     held = np.where(prefill, 0, 16)
     steps = frame(
-        r.STEPS, step=np.arange(n_steps * 2), index=index, device=np.tile([0, 1], n_steps), device_index=np.tile([0, 1], n_steps), group=0,
+        tables.STEPS, step=np.arange(n_steps * 2), index=index, device=np.tile([0, 1], n_steps), device_index=np.tile([0, 1], n_steps), group=0,
         start_ns=both(start), end_ns=both(end), busy_ns=both(end - start), phase=both(np.where(prefill, "prefill", "decode")).tolist(), evidence="marker",
         partial=False, excluded=False, prefill_tokens=both(prefill * 2048), decode_tokens=both(held), prefill_requests=both(prefill * 1), decode_requests=both(held),
         kernel_count=per_step, padded_tokens=16, mfu_pct=3.0, mbu_pct=60.0,
@@ -516,5 +615,5 @@ def big(kernel_count: int = 1_000_000) -> r.Analysis:
     stalls, gaps = stalls_and_gaps(times)
     return replace(
         base, trace=replace(base.trace, kernels=trace_kernels), kernels=kernels, steps=steps, stalls=stalls, gaps=gaps,
-        window={"start_ns": int(start[0]), "end_ns": int(end[-1]), "source": "capture"}, summary={**base.summary, "window_ms": (end[-1] - start[0]) / 1e6, "kernel_count": n},
+        window=Window(start_ns=int(start[0]), end_ns=int(end[-1]), source="capture"), summary=structs.replace(base.summary, window_ms=float(end[-1] - start[0]) / 1e6, kernel_count=n),
     )  # fmt: skip

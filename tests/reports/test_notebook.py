@@ -4,6 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
+from trace_analyze.reports.python_api import Analysis
+
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
 
 
@@ -28,7 +30,7 @@ class Balanced(HTMLParser):
 
 def shown(analysis):
     page = Balanced()
-    page.feed(analysis._repr_html_())
+    page.feed(Analysis.of(analysis)._repr_html_())
     assert not page.open
     return page
 

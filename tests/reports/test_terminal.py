@@ -6,9 +6,9 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.gate import evaluate, parse_gate
-from trace_analyze.ingest.trace import EvidenceGap
-from trace_analyze.reports.sentences import gpu_line, model_line, ratios, stalls_told
+from trace_analyze.analysis.gates import evaluate, parse_gate
+from trace_analyze.analysis.records.trace import EvidenceGap
+from trace_analyze.reports.first_screen_lines import gpu_line, model_line, ratios, stalls_told
 from trace_analyze.reports.terminal import plain, print_screen
 
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")

@@ -1,4 +1,4 @@
-// Arrays as written by reports/timeline/encode.py: byte planes behind a JSON header.
+// Arrays as written by reports/timeline/byte_planes.py: byte planes behind a JSON header.
 
 /** Reads the arrays that the header refers to. */
 export class Reader {

@@ -1,4 +1,4 @@
-// Numbers and sentences of the timeline; the same style as reports/format.py.
+// Numbers and sentences of the timeline; the same style as reports/number_text.py.
 
 export function digits(value) {
   const size = Math.abs(value);

@@ -1,24 +1,33 @@
 """Findings: every rule fires on a run made for it, says its number, and is silent on a calm run."""
 
-from types import SimpleNamespace
-
 import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.findings import find_findings
 from trace_analyze.analysis.advice.what_if import what_would_help
-from trace_analyze.analysis.result import COLLECTIVES, GRAPHS, KERNEL_TABLE
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.records.host import HostParts, HostSide
+from trace_analyze.analysis.records.tables import COLLECTIVES, GRAPHS, KERNEL_TABLE
+from trace_analyze.analysis.records.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.collectives import CollectiveResult, split_collectives
+from trace_analyze.analysis.time.host_side import PARTS
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
-from trace_analyze.fixtures.hand_frames import MS, HandRun, frame
-from trace_analyze.ingest.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.time.time_accounting import account_time
+from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun, frame
 
-A100 = SimpleNamespace(
-    device_index=0, memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0}, spec_clock_mhz=1410.0, gpu_name="A100"
-)
 BUSY_BATCH = 200  # above a quarter of the ridge batch of 153
+
+NO_BUBBLES = HostSide(bubble_ms=None, bubble_ms_reason="no launches")
+
+
+def bubbles(**parts_ms) -> HostSide:
+    """80 ms of bubbles, a sixth of decode time, 2 ms per step."""
+    return HostSide(
+        bubble_ms=80.0,
+        bubble_ms_per_decode_step=2.0,
+        share_of_decode_pct=16.7,
+        parts_ms=HostParts(**dict.fromkeys(PARTS, 0.0) | parts_ms),
+    )
 
 
 def findings_of(run: HandRun, *, host=None, collectives=None, opaque=False, target=None, **more):
@@ -35,10 +44,12 @@ def findings_of(run: HandRun, *, host=None, collectives=None, opaque=False, targ
     if collectives is None:
         collectives = split_collectives(made.kernels, made.steps, made.groups, made.trace.names, made.trace.devices)
     stalls = find_gaps_and_stalls(made.steps, made.groups, time, collectives.waits)
-    given = {"ceilings": (A100,), "opaque_graphs": opaque, **more}
-    found = SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, **given)
+    given = {"ceilings": (A100,), **more}
+    found = SummaryInput(
+        made.trace, made.kernels, made.steps, made.groups, time, stalls, phase_trust=NO_DOUBTS, **given
+    )
     what_if = what_would_help(found, itl_target_ms=target)
-    return {f.id: f for f in find_findings(found, collectives, host or {}, what_if)}
+    return {f.id: f for f in find_findings(found, collectives, host or NO_BUBBLES, what_if)}
 
 
 def calm(times=40) -> HandRun:
@@ -157,7 +168,7 @@ def test_a_speculating_batch_is_measured_by_its_tokens():
 
 
 def test_host_bound_decode_names_its_ms():
-    host = {"bubble_ms": 80.0, "share_of_decode_pct": 16.7, "parts_ms": {"waiting": 10.0, "kernel_launch": 70.0}}
+    host = bubbles(waiting=10.0, kernel_launch=70.0)
     finding = findings_of(calm(), host=host)["host_bound_decode"]
     assert finding.sentence == (
         "The GPU waits for the host for 80 ms, 17% of decode time; most of it is kernel launch (70 ms)"
@@ -165,7 +176,7 @@ def test_host_bound_decode_names_its_ms():
     assert finding.lever == "capture decode steps in CUDA graphs"
     graphs = HandRun().step("decode", 10, times=40, decode_requests=BUSY_BATCH, graph_id=3)
     assert "CUDA graphs" not in findings_of(graphs, host=host)["host_bound_decode"].lever
-    assert findings_of(calm(), host={"bubble_ms": None, "bubble_ms_reason": "no launches"}) == {}
+    assert findings_of(calm(), host=NO_BUBBLES) == {}
 
 
 def test_collective_waiting_names_the_late_device():
@@ -208,7 +219,7 @@ def test_kernels_of_an_all_fp32_model_are_not_in_a_wrong_type():
 def test_capture_findings_follow_and_keep_their_place():
     run = calm().graph(0, MS)
     run.capture = CaptureFacts(source_name="x", format="nsys_sqlite", serving=ServingFacts(tensor_parallel=4))
-    host = {"bubble_ms": 80.0, "share_of_decode_pct": 16.7, "parts_ms": {"waiting": 80.0}}
+    host = bubbles(waiting=80.0)
     found = findings_of(
         run,
         opaque=True,

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.prefill_rules import host_bound_prefill
-from trace_analyze.analysis.result import STEPS
-from trace_analyze.analysis.time.idle import CAUSES, IdleIntervals
-from trace_analyze.analysis.time.intervals import Intervals
+from trace_analyze.analysis.numeric.intervals import Intervals
+from trace_analyze.analysis.records.tables import STEPS
+from trace_analyze.analysis.time.idle_causes import CAUSES, IdleIntervals
 
 MS = 1_000_000
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trace_analyze.analysis.advice.ridge import ridge_batch
+from trace_analyze.analysis.advice.ridge_batch import ridge_batch
 from trace_analyze.analysis.advice.step_model import StepFacts, StepModel, fit_step_model
 from trace_analyze.analysis.time.group_steps import split_groups
 from trace_analyze.fixtures.config import RunConfig

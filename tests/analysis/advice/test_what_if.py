@@ -5,11 +5,11 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.advice.what_if import what_would_help
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.config import RunConfig
-from trace_analyze.fixtures.hand_frames import HandMade, HandRun, from_truth
+from trace_analyze.fixtures.hand_frames import NO_DOUBTS, HandMade, HandRun, from_truth
 from trace_analyze.fixtures.matrix import decoding
 from trace_analyze.fixtures.scheduler import Request
 from trace_analyze.fixtures.serving import simulate
@@ -18,7 +18,7 @@ from trace_analyze.fixtures.serving import simulate
 def found_in(made: HandMade, **more) -> SummaryInput:
     time = account_time(made.trace, made.kernels, made.steps, made.groups, made.window_start_ns, made.window_end_ns)
     stalls = find_gaps_and_stalls(made.steps, made.groups, time)
-    return SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, **more)
+    return SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, phase_trust=NO_DOUBTS, **more)
 
 
 def lawful(kind: str) -> HandRun:
@@ -75,7 +75,7 @@ def test_a_refused_fit_leaves_no_figures():
     result = what_would_help(found_in(run.build()), itl_target_ms=50.0)
     assert result["fit"] is None
     assert "too few" in result["fit_reason"]
-    assert (result["chunks"], result["batches"]) == ([], [])
+    assert (result.chunks, result.batches) == ((), ())
     assert "refused" in result["itl_target"]["largest_chunk_tokens_reason"]
 
 

@@ -1,17 +1,14 @@
 """The workload's class and each technique's predicted step time, worked out by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from trace_analyze.analysis.advice.what_if import what_would_help
 from trace_analyze.analysis.advice.workload import classify_workload
-from trace_analyze.analysis.summary import SummaryInput
-from trace_analyze.analysis.time.accounting import account_time
+from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
-from trace_analyze.fixtures.hand_frames import MS, HandRun
+from trace_analyze.analysis.time.time_accounting import account_time
+from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun
 
-A100 = SimpleNamespace(memory_bandwidth_gbps=2039.0, peak_tflops={"bf16": 312.0})
 WORK = {"flop": 16e9 * 8, "bytes_weights": 15e9, "bytes_kv": 1e9, "bytes_activations": 0.0}
 
 
@@ -34,8 +31,18 @@ def workload_of(requests: int, *, prefill_ms=100.0, prefill_tokens=2000, ceiling
     made = run.build()
     time = account_time(made.trace, made.kernels, made.steps, made.groups, made.window_start_ns, made.window_end_ns)
     stalls = find_gaps_and_stalls(made.steps, made.groups, time)
-    found = SummaryInput(made.trace, made.kernels, made.steps, made.groups, time, stalls, ceilings, model=model)
-    return classify_workload(found, made, what_would_help(found))
+    found = SummaryInput(
+        made.trace,
+        made.kernels,
+        made.steps,
+        made.groups,
+        time,
+        stalls,
+        ceilings=ceilings,
+        phase_trust=NO_DOUBTS,
+        model=model,
+    )
+    return classify_workload(found, what_would_help(found))
 
 
 def technique(workload, name):

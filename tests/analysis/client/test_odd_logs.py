@@ -15,7 +15,7 @@ from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.scheduler import Request, poisson_like
 from trace_analyze.fixtures.serving import simulate
 from trace_analyze.ingest.client_logs import open_client_log
-from trace_analyze.ingest.errors import UsageError
+from trace_analyze.analysis.records.errors import UsageError
 
 from .worlds import MONOTONIC, NO_CLOCK, least_delivery_ms, steps_of
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.result import OP_CLASSES
-from trace_analyze.ingest.trace import COPIES, FRAMES, CaptureFacts, build_trace
+from trace_analyze.analysis.records.tables import OP_CLASSES
+from trace_analyze.analysis.records.trace import COPIES, FRAMES, CaptureFacts, build_trace
 
 # name: (op class, phase hint, strength, tokens_from)
 NAMES = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
-from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import find_phases
 from trace_analyze.fixtures.nsys_writer import Capture
 from trace_analyze.ingest import open_trace

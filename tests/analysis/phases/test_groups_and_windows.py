@@ -3,7 +3,7 @@
 import pytest
 
 from trace_analyze.analysis.phases import find_phases
-from trace_analyze.ingest.errors import CannotAnswerError, UsageError
+from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
 
 
 def interleave(run, steps, devices, **common):

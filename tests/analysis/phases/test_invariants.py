@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from trace_analyze.analysis.phases import find_phases
-from trace_analyze.analysis.result import GRAPHS, GROUPS, KERNEL_TAGS, STEPS
+from trace_analyze.analysis.records.tables import GRAPHS, GROUPS, KERNEL_TAGS, STEPS
 
 NAMES = ["embedding_kernel", "rms_norm", "gemm_qkv", "attention_any", "attention_decode", "attention_context", "sampler",
          "metadata", "all_reduce", "send_recv", "repack", "cache_write", "router_softmax", "vectorized_gather_kernel"]  # fmt: skip

@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases.engine import engine_rules
-from trace_analyze.analysis.phases.tokens import geometry_rules
+from trace_analyze.analysis.phases.tokens.launch_geometry import geometry_rules
 
 SECTIONS = ("rule", "rows", "tokens", "few", "many", "prepare")
 ROWS = [(section, row) for section in SECTIONS for row in geometry_rules(section)]

@@ -5,10 +5,10 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import find_phases
+from trace_analyze.analysis.records.errors import CannotAnswerError
 from trace_analyze.ingest import open_trace
-from trace_analyze.ingest.errors import CannotAnswerError
 
 COUNTS = ("phase", "prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 STEPS = {

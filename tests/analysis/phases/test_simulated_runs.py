@@ -6,7 +6,7 @@ from functools import lru_cache
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.classify import classify_names
+from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import find_phases
 from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.serving import simulate

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.time.accounting import account_time
 from trace_analyze.analysis.time.collectives import split_collectives
 from trace_analyze.analysis.time.stalls import StallResult, find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.hand_frames import MS, HandRun
 
 PARTS = [

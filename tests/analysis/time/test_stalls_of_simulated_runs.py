@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.time.accounting import account_time
 from trace_analyze.analysis.time.stalls import StallResult, find_gaps_and_stalls
+from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.hand_frames import from_truth
 from trace_analyze.fixtures.matrix import MATRIX, busy

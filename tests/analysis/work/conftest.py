@@ -8,15 +8,15 @@ from functools import cache
 import polars as pl
 import pytest
 
-from trace_analyze.analysis.classify import classify_names
-from trace_analyze.analysis.hardware import DeviceCeilings, resolve_devices
+from trace_analyze.analysis.gpus.device_ceilings import DeviceCeilings, resolve_devices
+from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import PhaseResult, find_phases
-from trace_analyze.analysis.result import Options
+from trace_analyze.analysis.records.options import Options
+from trace_analyze.analysis.records.trace import Trace
 from trace_analyze.analysis.work import WorkResult, assign_work
 from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.serving import SimulatedRun, simulate
 from trace_analyze.ingest import open_trace
-from trace_analyze.ingest.trace import Trace
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.phases import find_phases
-from trace_analyze.analysis.result import KERNEL_TABLE, KERNEL_TAGS, KERNEL_WORK, OP_CLASS_TABLE, STEPS
-from trace_analyze.ingest.trace import KERNELS
+from trace_analyze.analysis.records.tables import KERNEL_TABLE, KERNEL_TAGS, KERNEL_WORK, OP_CLASS_TABLE, STEPS
+from trace_analyze.analysis.records.trace import KERNELS
 
 RUNS = [
     "vllm-llama-8b-a100-eager-detailed",
@@ -342,7 +342,7 @@ class TestRecognition:
     def test_without_a_model_work_is_unknown_with_its_reason(self, prepared):
         from dataclasses import replace
 
-        from trace_analyze.ingest.trace import ServingFacts
+        from trace_analyze.analysis.records.trace import ServingFacts
 
         run = prepared("vllm-llama-8b-h100-marks")
         silent = replace(run.trace, capture=replace(run.trace.capture, serving=ServingFacts()))

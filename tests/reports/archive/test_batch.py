@@ -181,10 +181,10 @@ def test_kill_then_resume_equals_an_undisturbed_run(tmp_path, rows_before_the_ki
 
 def test_worker_that_takes_too_much_memory_costs_one_row(tmp_path):
     """A limit nothing can meet: the worker is stopped, the capture is tried alone, and the row says why."""
-    from trace_analyze.analysis.result import Options
-    from trace_analyze.reports.archive import local
-    from trace_analyze.reports.archive.scan import Found
-    from trace_analyze.reports.archive.worker import Task
+    from trace_analyze.analysis.records.options import Options
+    from trace_analyze.reports.archive import local_workers as local
+    from trace_analyze.reports.archive.find_captures import Found
+    from trace_analyze.reports.archive.one_capture import Task
 
     if local._resident_memory(os.getpid()) == 0:
         pytest.skip("the system does not tell how much memory a process holds")

@@ -35,7 +35,7 @@ def start(module, *words):
 
 @pytest.fixture
 def cluster(tmp_path):
-    """Address of a scheduler, and its two workers (without nannies, so that a kill is a loss)."""
+    """Address of a scheduler, its two workers (without nannies, so that a kill is a loss), and itself."""
     port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     processes = [start("dask_scheduler", "--host", "127.0.0.1", "--port", str(port), "--no-dashboard", "--no-show")]
@@ -46,7 +46,7 @@ def cluster(tmp_path):
 
         with Client(address, timeout="60s") as client:
             client.wait_for_workers(2, timeout=60)
-        yield address, processes[1:]
+        yield address, processes[1:], processes[0]
     finally:
         for process in processes:
             if process.poll() is None:
@@ -54,22 +54,34 @@ def cluster(tmp_path):
             process.wait()
 
 
-def test_one_worker_killed_loses_nothing_and_repeats_nothing(cluster, tmp_path):
-    address, workers = cluster
-    archive = tmp_path / "archive"
-    archive.mkdir()
-    for copy in range(3):
-        for path in sorted(CAPTURES.glob("*.sqlite")):
-            shutil.copy(path, archive / f"{copy}-{path.name}")
-    words = ["batch", str(archive), "--quiet"]
-    assert cli.main([*words, "-o", str(tmp_path / "local")]) == 0
+def start_batch(archive, out, address, **settings):
+    words = [sys.executable, "-m", "trace_analyze.cli", "batch", str(archive), "-o", str(out), "--quiet", "--dask"]
+    return subprocess.Popen([*words, address], env=ENV | settings, stderr=subprocess.PIPE, text=True)
 
-    out = tmp_path / "cluster"
-    run = subprocess.Popen([sys.executable, "-m", "trace_analyze.cli", *words, "-o", str(out), "--dask", address])
+
+def archive_of(folder, copies):
+    """An archive with every shipped capture so many times."""
+    folder.mkdir()
+    for copy in range(copies):
+        for path in sorted(CAPTURES.glob("*.sqlite")):
+            shutil.copy(path, folder / f"{copy}-{path.name}")
+    return folder
+
+
+def wait_for_a_row(out, run):
     deadline = time.monotonic() + 120
     while not list(out.glob(".rows/*.json")) and time.monotonic() < deadline and run.poll() is None:
         time.sleep(0.05)
-    assert run.poll() is None, "the batch ended before a worker could be killed: the test shows nothing"
+    assert run.poll() is None, "the batch ended before anything could be killed: the test shows nothing"
+
+
+def test_one_worker_killed_loses_nothing_and_repeats_nothing(cluster, tmp_path):
+    address, workers, _ = cluster
+    archive, out = archive_of(tmp_path / "archive", 3), tmp_path / "cluster"
+    assert cli.main(["batch", str(archive), "--quiet", "-o", str(tmp_path / "local")]) == 0
+
+    run = start_batch(archive, out, address)
+    wait_for_a_row(out, run)
     os.killpg(workers[0].pid, signal.SIGKILL)
     assert run.wait(timeout=240) == 0
 
@@ -78,6 +90,25 @@ def test_one_worker_killed_loses_nothing_and_repeats_nothing(cluster, tmp_path):
     assert len(frames[1]) == 9
     assert frames[1]["file"].n_unique() == 9
     assert len(list((out / "reports").glob("*.html"))) == 9
+
+
+@pytest.mark.parametrize("lost", ["scheduler", "workers", "scheduler stands still"])
+def test_a_lost_cluster_ends_the_batch_with_a_message_and_keeps_what_is_finished(cluster, tmp_path, lost):
+    address, workers, scheduler = cluster
+    archive, out = archive_of(tmp_path / "archive", 4), tmp_path / "out"
+    run = start_batch(archive, out, address, DASK_DISTRIBUTED__SCHEDULER__NO_WORKERS_TIMEOUT="3s")
+    wait_for_a_row(out, run)
+    for process in workers if lost == "workers" else [scheduler]:
+        os.killpg(process.pid, signal.SIGSTOP if lost.endswith("still") else signal.SIGKILL)
+    said = run.communicate(timeout=90)[1]
+    assert run.returncode == 3
+    assert said.startswith(f"trace-analyze: --dask {address}: ")
+    assert said.count("\n") == 1
+    expected = {"workers": ("no worker for 3 s",), "scheduler stands still": ("does not answer",)}
+    assert any(words in said for words in expected.get(lost, ("connection to the scheduler", "does not answer")))
+    assert list(out.glob(".rows/*.json"))
+    assert not (out / "runs.parquet").exists()
+    assert cli.main(["batch", str(archive), "--quiet", "-o", str(out), "--resume"]) == 0
 
 
 def test_no_scheduler_is_a_usage_error(tmp_path, capsys):

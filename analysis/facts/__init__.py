@@ -1,0 +1,1 @@
+"""Every table of facts (TOML) and the one loader that reads them."""

@@ -1,0 +1,1 @@
+"""Models: the table, the names people type, ``config.json`` of Hugging Face, and how weights are stored."""

@@ -1,0 +1,1 @@
+"""Tokens, requests and KV lengths of steps: from markers, launch geometry and input copies."""

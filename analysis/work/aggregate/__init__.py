@@ -1,0 +1,1 @@
+"""Sums of kernel work into tables, steps and ratios against the ceilings."""

@@ -1,0 +1,1 @@
+"""KV-cache lengths of requests, step by step."""

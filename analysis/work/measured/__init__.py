@@ -1,0 +1,1 @@
+"""Work that was measured: Nsight Compute, sampled GPU metrics, logged counters."""

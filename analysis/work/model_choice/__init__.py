@@ -1,0 +1,1 @@
+"""Which model ran, on how many ranks and in which data types."""

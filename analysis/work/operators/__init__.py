@@ -1,0 +1,1 @@
+"""The operators of a model: formulas, matrices, and which kernel is which of them."""

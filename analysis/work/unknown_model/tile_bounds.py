@@ -1,0 +1,333 @@
+"""Work of GEMMs of an unknown model, bounded by tiles and grids.
+
+A launch tells an interval of outputs (``tile_grids``). Inputs are in no name and no grid, but a decoder layer is a
+chain: what ``o`` and ``down`` put out is the hidden width that qkv, gate_up and lm_head read; ``down`` reads the width
+of the MLP, ``o`` that of attention's heads. So each matrix gets bounds of N and of K. Where the two ends of N K are
+within ``CLOSE`` of each other the work is filled in, else the bounds are said as a reason. Launches that contradict each
+other, experts and latent attention leave all unknown: there the chain is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from ...phases import PhaseResult
+from ...records.trace import Trace
+from ..kernel_work import NAME, UNKNOWN, KernelWork, element_bytes
+from ..model_choice.choose_model import ModelChoice
+from ..operators.gemm_orders import OP_CODE, PLACE_CODE, PLACES
+from .tile_grids import DENSE, Widths, common, outputs_of_places, plain_names, tile_rules, tiled_launches, union
+
+Floats = npt.NDArray[np.float64]
+
+CLOSE = 0.05  # of N K: no more than the ceilings are uncertain by (MBU counts up to 105% as within calibration)
+MOST_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of them
+UNPLACED = 0.05  # share of GEMMs without a place beyond which the layers are of another build
+UNEVEN = 0.1  # share of layers that may lack one of their GEMMs: a capture's edges and lost kernels
+EVERY_LAYER = (("qkv", "q"), ("o",), ("gate_up", "gate"), ("down",))  # what each layer has once
+READS_HIDDEN = ("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "lm_head")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A width between two numbers, both possible, and the one that is counted where they are close."""
+
+    low: int
+    high: int
+    counted: int
+
+    def __str__(self) -> str:
+        return f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
+
+
+@dataclass(frozen=True)
+class TileBounds:
+    """Bounds of every matrix that tiles and grids tell of; ``notes`` say what they are or why there are none."""
+
+    outputs: Mapping[str, Bounds]
+    inputs: Mapping[str, Bounds]
+    notes: tuple[str, ...] = ()
+
+    def weights(self, end: str) -> Floats:
+        """N K by place code at one end ('low', 'high' or 'counted'); NaN where there is no bound."""
+        found = np.full(len(PLACES), np.nan)
+        for place in self.outputs.keys() & self.inputs.keys():
+            found[PLACE_CODE[place]] = float(getattr(self.outputs[place], end)) * getattr(self.inputs[place], end)
+        return found
+
+    def close(self) -> npt.NDArray[np.bool_]:
+        """Place codes whose bounds are close enough to count."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray(self.weights("high") <= (1.0 + CLOSE) * self.weights("low"))
+
+
+class Contradiction(Exception):
+    """Widths that should be one are not."""
+
+
+def roundest(low: int, high: int) -> int:
+    """The multiple of the largest power of two from ``low`` to ``high``: widths of models are such numbers."""
+    power = 1
+    while high // (2 * power) * 2 * power >= low:
+        power *= 2
+    return high // power * power
+
+
+def bound_by_tiles(
+    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, countable: npt.NDArray[np.bool_]
+) -> TileBounds | None:
+    """Bounds of this capture's matrices; None where it launches no GEMM with a block per tile in a layer."""
+    if not phases.autoregressive:
+        return None
+    launches = tiled_launches(trace.names, facts, phases.kernels, work, countable)
+    if launches.is_empty():
+        return None
+    used = np.zeros(facts.height, np.bool_)
+    used[work.name[work.step >= 0]] = True
+    try:
+        _require_plain_layers(facts, work, used, countable)
+        widths = outputs_of_places(launches)
+        dense = {place: own for place, own in widths.items() if place in DENSE}
+        chain = Chain(dense, _heads(trace, phases, facts, work, used), _gated(trace.names, work, used))
+    except Contradiction as why:
+        return TileBounds({}, {}, (f"GEMM work is not bounded by tiles and grids: {why}",))
+    return chain.bounds(widths.get("lm_head"))
+
+
+def _require_plain_layers(
+    facts: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_], countable: npt.NDArray[np.bool_]
+) -> None:
+    """Raise Contradiction where the kernels are not those of dense layers with ordinary attention."""
+    if (used & (work.names.op == OP_CODE["moe_gemm"])).any():
+        raise Contradiction("layers with experts are no plain chain")
+    texts = facts["library"].fill_null("") + " " + facts["short_name"].fill_null("")
+    for rule in tile_rules("no_chain"):
+        if (used & texts.str.contains(rule["regex"]).to_numpy()).any():
+            raise Contradiction(rule["says"])
+    gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(countable, False)[work.step]
+    times = np.bincount(work.place[gemm], minlength=len(PLACES))
+    if times[0] > UNPLACED * times.sum():
+        raise Contradiction("its layers hold GEMMs of no known place")
+    layers = [sum(int(times[PLACE_CODE[place]]) for place in places) for places in EVERY_LAYER]
+    if min(layers) < (1.0 - UNEVEN) * max(layers):
+        raise Contradiction("not every layer has the GEMMs of a plain one")
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads that the grids of attention and rotary kernels count, and the dimensions a head can have.
+
+    ``told`` are counts of 'query' heads, 'kv' heads or 'both' together.
+    """
+
+    told: Mapping[str, int]
+    dimensions: tuple[int, ...]
+
+    def agree(self, query: int, kv: int) -> bool:
+        """Whether so many heads are those of the grids."""
+        own = {"query": query, "kv": kv, "both": query + kv}
+        return query % kv == 0 and all(own[kind] == count for kind, count in self.told.items())
+
+    def possible(self) -> list[tuple[int, int, int]]:
+        """(query heads, kv heads, dimension) that the grids allow."""
+        most = self.told.get("query", self.told.get("both", 0))
+        pairs = [(q, kv) for q in range(1, most + 1) for kv in range(1, q + 1) if self.agree(q, kv)]
+        return [(q, kv, size) for q, kv in pairs for size in self.dimensions]
+
+
+def _heads(
+    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_]
+) -> Heads | None:
+    """Heads of the kernels in use; None where the grids do not tell query heads. Raises Contradiction for two answers.
+
+    KV heads alone are not enough: what of qkv is queries and what an output gate would be a guess.
+    """
+    names = np.flatnonzero(used & np.isin(work.names.op, [OP_CODE["attention"], OP_CODE["rope"]]))
+    plain = plain_names(trace.names["name"].gather(names))
+    found: dict[str, set[int]] = {}
+    dimensions: set[int] | None = None
+    for rule in tile_rules("heads"):
+        for at in np.flatnonzero(plain.str.contains(rule["regex"]).to_numpy()):
+            name = int(names[at])
+            own = _dimensions(rule, plain[int(at)], facts["head_dim"][name])
+            if any(facts[column][name] is not rule[key] for key, column in _FLAGS.items() if key in rule):
+                continue
+            if own is not None:
+                dimensions = own if dimensions is None else dimensions & own
+            rows = np.flatnonzero((work.name == name) & (work.step >= 0))
+            found.setdefault(rule["counts"], set()).update(phases.kernels[rule["axis"]].gather(rows).unique())
+    if dimensions is None or not found.keys() & {"query", "both"}:
+        return None
+    if not dimensions or any(len(counts) > 1 for counts in found.values()):
+        raise Contradiction("attention kernels are launched for different heads")
+    return Heads({kind: counts.pop() for kind, counts in found.items()}, tuple(sorted(dimensions)))
+
+
+_FLAGS = {"causal": "is_causal", "split": "split_kv"}
+
+
+def _dimensions(rule: Mapping[str, Any], name: str, told: int | None) -> set[int] | None:
+    """Head dimensions that a kernel of this name can serve; None where it does not say."""
+    if "head_dim" in rule:
+        group = pl.Series([name]).str.extract(rule["head_dim"])[0]
+        return None if group is None else {int(group) * int(rule.get("times", 1))}
+    if told is None:
+        return None
+    step = rule.get("rounded")
+    return {told} if step is None else set(range(told, max(told - step, 0), -8))
+
+
+def _gated(names: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_]) -> bool | None:
+    """Whether the activation halves what the GEMM before it puts out; None where its kernels do not say."""
+    activations = np.flatnonzero(used & (work.names.op == OP_CODE["activation"]))
+    answers: set[bool | None] = set()
+    for name in plain_names(names["name"].gather(activations)):
+        said = [rule["gated"] for rule in tile_rules("mlp") if pl.Series([name]).str.contains(rule["regex"])[0]]
+        answers.add(said[0] if said else None)
+    return answers.pop() if len(answers) == 1 else None
+
+
+class Chain:
+    """The widths of a dense decoder layer, each the intervals that all its matrices allow."""
+
+    def __init__(self, widths: Mapping[str, Widths], heads: Heads | None, gated: bool | None) -> None:
+        for place, own in widths.items():
+            if not own:
+                raise Contradiction(f"the launches of {place} do not fit one matrix")
+        self.widths = widths
+        self.hidden = self._one("o", "down")
+        self.kv = self._one("k", "v")
+        self.gated = gated
+        self.mlp = self._mlp()
+        self.qkv, self.attention = self._attention(heads)
+
+    def _one(self, *places: str) -> Widths | None:
+        """The width that these places share, None where none of them is known."""
+        known = [self.widths[place] for place in places if place in self.widths]
+        if not known:
+            return None
+        shared = known[0]
+        for other in known[1:]:
+            shared = common(shared, other)
+        if not shared:
+            raise Contradiction(f"{' and '.join(places)} should put out the same width and do not")
+        return shared
+
+    def _mlp(self) -> Widths | None:
+        """Inputs of ``down``."""
+        split = self._one("gate", "up")
+        both = self.widths.get("gate_up")
+        if both is None:
+            return split
+        halves = union((-(-low // 2), high // 2) for low, high in both)
+        own = {True: halves, False: both, None: ((halves[0][0], both[-1][1]),)}[self.gated]
+        shared = own if split is None else common(own, split)
+        if not shared:
+            raise Contradiction("gate_up is not as wide as gate and up")
+        return shared
+
+    def _attention(self, heads: Heads | None) -> tuple[Widths | None, Widths | None]:
+        """Outputs of qkv, and inputs of ``o``: the query heads."""
+        queries, qkv = self.widths.get("q"), self.widths.get("qkv")
+        if heads is not None:
+            fits = [
+                (query * size, (query + 2 * kv) * size)
+                for query, kv, size in heads.possible()
+                if _holds(queries, query * size)
+                and _holds(self.kv, kv * size)
+                and _holds(self.widths.get("kv"), 2 * kv * size)
+                and _holds(qkv, (query + 2 * kv) * size)
+            ]
+            if not fits and (queries or qkv):
+                raise Contradiction("the heads of attention do not make the outputs of qkv")
+            if fits:
+                own = union((query, query) for query, _ in fits)
+                return (union((both, both) for _, both in fits) if qkv else None), own
+        wide = queries or qkv  # q may be qkv, where another GEMM beside it was read as kv
+        return qkv, ((-(-wide[0][0] // MOST_IN_QKV), wide[-1][1]),) if wide else None
+
+    def bounds(self, head: Widths | None) -> TileBounds:
+        """Bounds of all matrices whose outputs and inputs are known."""
+        hidden, attention = _bounds(self.hidden), _bounds(self.attention)
+        mlp = _bounds(self.mlp)
+        outputs = {place: _bounds(own) for place, own in self.widths.items()}
+        outputs |= dict.fromkeys(("o", "down"), hidden) | {"qkv": _bounds(self.qkv), "lm_head": _bounds(head)}
+        if self.kv is not None:
+            outputs |= {"k": _bounds(self.kv), "v": _bounds(self.kv)}
+        if "gate" in self.widths or "up" in self.widths:
+            outputs |= {"gate": mlp, "up": mlp}
+        if "gate_up" in self.widths and mlp is not None and self.gated is not None:
+            times = 2 if self.gated else 1
+            widest = outputs["gate_up"]
+            assert widest is not None
+            outputs["gate_up"] = Bounds(widest.low, widest.high, times * mlp.counted)
+        inputs = dict.fromkeys(READS_HIDDEN, hidden) | {"o": attention, "down": mlp}
+        known = {place: own for place, own in outputs.items() if own is not None}
+        read = {place: own for place, own in inputs.items() if own is not None}
+        return TileBounds(known, read, _notes(known, read))
+
+
+def _holds(widths: Widths | None, value: int) -> bool:
+    return widths is None or any(low <= value <= high for low, high in widths)
+
+
+def _bounds(widths: Widths | None) -> Bounds | None:
+    if not widths:
+        return None
+    inside = max((roundest(low, high) for low, high in widths), key=lambda width: (width & -width, width))
+    return Bounds(widths[0][0], widths[-1][1], inside)
+
+
+def _notes(outputs: Mapping[str, Bounds], inputs: Mapping[str, Bounds]) -> tuple[str, ...]:
+    known = [place for place in (*DENSE, "lm_head") if place in outputs and place in inputs]
+    if not known:
+        return ("tiles and grids of GEMMs tell no width that another GEMM reads: their work is unknown",)
+    said = "; ".join(f"{place} {outputs[place]} x {inputs[place]}" for place in known)
+    return (f"no model known: matrices (outputs x inputs on one rank) bounded by tiles and grids: {said}",)
+
+
+def put_bounded(work: KernelWork, bounds: TileBounds, choice: ModelChoice, countable: npt.NDArray[np.bool_]) -> None:
+    """Fill in the work of GEMMs whose bounds are close: source ``name``.
+
+    Bytes stay unknown where the name does not tell how a weight is stored; packed types of under a byte, whose scales
+    no name tells, count as not told.
+    """
+    close = bounds.close()
+    if not close.any():
+        return
+    gemm = (work.names.op == OP_CODE["gemm"]) | (work.names.op == OP_CODE["gemm_reduce"])
+    rows = np.flatnonzero(gemm[work.name] & close[work.place] & (work.source == UNKNOWN) & (work.step >= 0))
+    rows = rows[countable[work.step[rows]]]
+    useful, executed = rows_of(work, rows)
+    outputs, inputs = np.zeros(len(PLACES)), np.zeros(len(PLACES))
+    for place in bounds.outputs.keys() & bounds.inputs.keys():
+        outputs[PLACE_CODE[place]] = bounds.outputs[place].counted
+        inputs[PLACE_CODE[place]] = bounds.inputs[place].counted
+    n, k = outputs[work.place[rows]], inputs[work.place[rows]]
+    told = work.names.weight_bytes[work.name[rows]]
+    weights = np.where(told < 1.0, np.nan, told) * n * k
+    work.flop[rows] = 2.0 * useful * n * k
+    work.flop_executed[rows] = 2.0 * executed * n * k
+    work.weights[rows] = weights
+    work.kv[rows] = 0.0
+    # the least bytes of a GEMM whose rows are unknown are its weights
+    work.bytes[rows] = weights + element_bytes(work, rows, choice) * np.nan_to_num(useful) * (n + k)
+    helpers = rows[work.helper[rows]]  # a split-K reduction: its work is that of the GEMM before it
+    for column in (work.flop, work.flop_executed, work.weights, work.bytes):
+        column[helpers] = 0.0
+    work.source[rows] = NAME
+
+
+def rows_of(work: KernelWork, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+    """Rows that each GEMM multiplies, useful and with padding; NaN where unknown."""
+    step, sums = work.step[rows], work.sums
+    head = work.place[rows] == PLACE_CODE["lm_head"]
+    useful = np.where(head, sums.logits_rows[step], sums.tokens[step])
+    executed = np.where(head, sums.executed_logits_rows[step], sums.executed_tokens[step])
+    return useful, np.fmax(useful, executed)

@@ -1,0 +1,302 @@
+"""The stages of ``assign_work``, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from ..models.find_model import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
+from ..phases import PhaseResult
+from ..records.options import Options
+from ..records.tables import KERNEL_WORK, OP_CLASSES, WORK_SOURCES
+from ..records.trace import Trace
+from .aggregate import kernel_tables as work_tables
+from .aggregate import step_ratios as step_rows
+from .aggregate.kernel_sums import group_sums
+from .kernel_work import KernelWork, assign_kernels, countable, ideal_times
+from .kv_lengths.step_kv_lengths import KvLengths, fill_steps, kv_lengths, padded_prefill
+from .measured import logged_counters as counters
+from .measured import ncu_join
+from .measured import sampled_metrics as sampled
+from .model_choice import launch_grids as geometry
+from .model_choice.choose_model import ModelChoice, choose_model
+from .operators.gemm_orders import PLACES
+from .step_costs import decode_traffic as traffic
+from .step_costs.place_costs import step_sums
+from .step_costs.whole_step_costs import whole_steps
+from .unknown_model import tile_bounds
+
+NO_CLOCKS = "clocks not captured: peaks are those of the datasheet's clock"
+
+
+def choose(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, options: Options) -> ModelChoice:
+    """Which model ran, on how many ranks."""
+
+    def recognise(candidates: tuple[ModelShape, ...], tensor_parallel: int) -> geometry.Fitting:
+        nobody = ModelChoice(None, None, tensor_parallel, None)
+        work = assign_kernels(trace, phases, facts, nobody, kv_lengths(phases.steps))
+        return geometry.keep_fitting(candidates, tensor_parallel, phases, facts, work)
+
+    return choose_model(trace, phases, facts, options, recognise)
+
+
+def lengths(phases: PhaseResult, choice: ModelChoice) -> KvLengths:
+    """KV lengths of every step."""
+    return kv_lengths(phases.steps, choice.shape.sliding_window if choice.shape is not None else None)
+
+
+def assign(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, choice: ModelChoice, kv: KvLengths) -> KernelWork:
+    """Work of every kernel from model, recorded shapes and names; without a model from tiles and grids."""
+    work = assign_kernels(trace, phases, facts, choice, kv)
+    if choice.shape is None:
+        is_countable = countable(phases.steps)
+        work.bounds = tile_bounds.bound_by_tiles(trace, phases, facts, work, is_countable)
+        if work.bounds is not None:
+            tile_bounds.put_bounded(work, work.bounds, choice, is_countable)
+    return work
+
+
+def join_measured(
+    trace: Trace,
+    phases: PhaseResult,
+    facts: pl.DataFrame,
+    work: KernelWork,
+    ceilings: Sequence[Any],
+    options: Options,
+) -> dict[str, Any]:
+    """JSON ``measured``: Nsight Compute results and GPU-metrics samples, both put to use in ``work``."""
+    del facts
+    measured: dict[str, Any] = {}
+    warnings: list[str] = []
+    results = ncu_join.read_results(options.ncu)
+    if results is not None:
+        report = None
+        if trace.capture.profiled_one_by_one:
+            report = ncu_join.join_own_launches(results, phases.kernels, work)
+        report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
+        measured["ncu"] = {
+            "launches": report.launches,
+            "joined_launches": report.joined_launches,
+            "kernels": report.kernels,
+            "notes": list(report.notes),
+            "pairs": list(report.pairs),
+        }
+        warnings += report.warnings
+    if trace.gpu_metrics.height:
+        integrals = sampled.integrals(trace)
+        warnings += sampled.use_for_long_kernels(work, phases.kernels, integrals, ceilings)
+        periods = [each.period for metrics in integrals.values() for each in metrics.values()]
+        measured["gpu_metrics"] = {
+            "samples": trace.gpu_metrics.height,
+            "period_us": float(np.median(periods)) / 1e3 if periods else None,
+            "by_phase": sampled.phase_means(phases.steps, integrals, ceilings),
+        }
+    if trace.counters.height:
+        window = (phases.window_start_ns, phases.window_end_ns)
+        means = counters.counter_means(trace, phases.kernels, work.bytes, window, ceilings)
+        measured["counters"] = means
+        warnings += counters.disagreements(means)
+    if warnings:
+        measured["warnings"] = warnings
+    return measured
+
+
+def price(work: KernelWork, ceilings: Sequence[Any]) -> None:
+    """Ideal times of all work at its device's ceilings."""
+    ideal_times(work, ceilings)
+
+
+def fill(
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, kv: KvLengths, ceilings: Sequence[Any]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Steps and kernels with their work columns."""
+    steps, incomplete = fill_steps(phases.steps, kv), step_rows.opaque_steps(phases)
+    whole = None
+    if incomplete is not None and choice.rank is not None:
+        whole = whole_steps(choice.rank, work.sums, steps["device_index"].to_numpy(), ceilings)
+        whole = whole.only(countable(steps))
+    steps, refused = step_rows.fill_step_work(steps, work, ceilings, incomplete=incomplete, whole=whole)
+    if incomplete is not None:
+        work.modelled_steps = int((incomplete & steps["bytes"].is_not_null().to_numpy()).sum())
+    if refused:
+        work.contradictions.append(
+            f"{refused} step ratios above 100% refused: check model, tensor-parallel size, data types and GPU"
+        )
+    values = {
+        **{name: getattr(work, name) for name in ("flop", "flop_executed", "bytes")},
+        "bytes_weights": work.weights,
+        "bytes_kv": work.kv,
+        **step_rows.kernel_columns(work, ceilings),
+    }
+    columns = {name: pl.Series(name, column, nan_to_null=True) for name, column in values.items()}
+    columns["place"] = pl.Series("place", PLACES).gather(pl.Series(work.place.astype(np.uint32)))
+    columns["layer"] = pl.Series("layer", work.layer)
+    columns["work_source"] = _source_column(work)
+    added = [columns[name].cast(dtype).alias(name) for name, dtype in KERNEL_WORK.items()]
+    return steps, phases.kernels.with_columns(added)
+
+
+def _source_column(work: KernelWork) -> pl.Series:
+    return pl.Series("work_source", WORK_SOURCES.categories, dtype=WORK_SOURCES).gather(pl.Series(work.source))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of the work stage."""
+
+    kernels: pl.DataFrame
+    op_classes: pl.DataFrame
+    roofline: dict[str, Any]
+
+
+def tables(
+    trace: Trace,
+    phases: PhaseResult,
+    facts: pl.DataFrame,
+    work: KernelWork,
+    ceilings: Sequence[Any],
+    choice: ModelChoice,
+    measured: Mapping[str, Any],
+) -> Tables:
+    """Kernel table, op-class table and roofline."""
+    why = work_tables.Why(work_tables.common_ceiling(ceilings), choice)
+    sums = group_sums(phases, work)
+    op_classes = work_tables.op_class_table(sums, why)
+    clock = _clocks(measured)["sm_clock_mhz"]
+    return Tables(
+        work_tables.kernel_table(trace, facts, sums, why, ceilings),
+        op_classes,
+        work_tables.roofline(op_classes, ceilings, 1e6 * clock if clock else None),
+    )
+
+
+def decode_traffic(
+    steps: pl.DataFrame, work: KernelWork, choice: ModelChoice, ceilings: Sequence[Any]
+) -> dict[str, Any]:
+    """JSON ``traffic``."""
+    return traffic.decode_traffic(steps, work, choice, ceilings)
+
+
+def describe(
+    choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode: Mapping[str, Any], kv: KvLengths
+) -> dict[str, Any]:
+    """JSON ``model``: which model, how known, its sizes, and what the figures rest on."""
+    described: dict[str, Any] = {
+        "name": None,
+        "source": choice.source,
+        "reason": choice.reason,
+        "candidates": list(choice.candidates) if choice.shape is None else [],
+        "tensor_parallel": choice.tensor_parallel,
+        "tensor_parallel_source": choice.tensor_parallel_source,
+        "attention_convention": "exact causal",
+        "bytes_convention": "least traffic, activations counted",
+        "notes": list(choice.notes),
+    }
+    shape = choice.shape
+    if shape is not None:
+        described |= {
+            "name": shape.name,
+            "layers": shape.layers,
+            "hidden": shape.hidden,
+            "parameters_total": parameters_total(shape),
+            "parameters_active": parameters_active(shape),
+            "weight_dtype": shape.weight_dtype,
+            "activation_dtype": shape.activation_dtype,
+            "kv_dtype": shape.kv_dtype,
+            "kv_bytes_per_token": kv_bytes_per_token(shape),
+            "weight_bytes_per_decode_step": decode.get("bytes_weights_per_step"),
+        }
+        if shape.experts:
+            described["notes"].append("experts read per step are an expectation under even routing")
+    decodes = steps.filter(pl.col("phase").is_in(["decode", "mixed"]) & ~pl.col("excluded").fill_null(False))
+    unknown = int(decodes["bytes_kv"].null_count())
+    padded = steps.filter(padded_prefill(steps) & ~steps["excluded"].fill_null(False)).height
+    if padded and shape is not None:
+        described["notes"].append(
+            f"prompt tokens of {padded} steps are not known: their graphs show the size they were padded to, and no "
+            "copies of their inputs tell the rest; their useful FLOPs are unknown, flop_executed counts the padded size"
+        )
+    if work.modelled_steps:
+        described["notes"].append(
+            f"{work.modelled_steps} steps ran in graph replays recorded as one row each: their work is that of the whole "
+            "model, not summed over kernels"
+        )
+    described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
+    described["decode_bytes_are_lower_bound"] = bool(unknown) if decodes.height and shape is not None else None
+    if work.bounds is not None:
+        described["notes"] += work.bounds.notes
+        if decodes.height and work.bounds.close().any():
+            described["decode_bytes_are_lower_bound"] = True
+            described["notes"].append("MFU and MBU count these matrices alone, without attention and small kernels")
+    if unknown and shape is not None:
+        described["notes"].append(
+            f"KV lengths unknown in {unknown} of {decodes.height} steps with decode work: their bytes and MBU are a "
+            "lower bound (weights only)"
+        )
+    return described
+
+
+def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float | None:
+    """All FLOPs by the full-rectangle convention of attention over ours; None where no prefill's lengths are known."""
+    if choice.rank is None:
+        return None
+    exact, rectangle = (step_sums(steps, kv, rectangle=each).prefill_pairs for each in (False, True))
+    flop = steps["flop"].fill_null(float("nan")).to_numpy()
+    known = ~np.isnan(exact) & ~np.isnan(flop) & (exact > 0)
+    if not known.any():
+        return None
+    model = choice.rank.model
+    width = (
+        2 * model.head_dim if not model.is_mla else model.qk_nope_head_dim + model.qk_rope_head_dim + model.v_head_dim
+    )
+    extra = 2.0 * choice.rank.heads * width * model.layers * float((rectangle - exact)[known].sum())
+    return 1.0 + extra / float(flop[known].sum())
+
+
+def trust(
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, measured: Mapping[str, Any], steps: pl.DataFrame
+) -> dict[str, Any]:
+    """The work stage's part of JSON ``trust``."""
+    counted = phases.kernels["in_window"].fill_null(False).to_numpy()
+    op = phases.kernels["op_class"].to_physical().to_numpy()
+    communicates = op == list(OP_CLASSES.categories).index("collective")
+    time = work.duration.astype(np.float64)
+    whole = float(time[counted].sum())
+    shares: dict[str, float] = {}
+    for code, source in enumerate(WORK_SOURCES.categories):
+        own = float(time[counted & ~communicates & (work.source == code)].sum())
+        if own and whole:
+            shares[source] = own / whole
+    communication = float(time[counted & communicates].sum())
+    if communication and whole:
+        shares["communication"] = communication / whole
+    return {
+        "gpu_time_by_work_source": shares,
+        "clocks": _clocks(measured),
+        "contradictions": [*choice.contradictions, *work.contradictions, *_compare(measured, steps)],
+    }
+
+
+def _compare(measured: Mapping[str, Any], steps: pl.DataFrame) -> list[str]:
+    warnings = list(measured.get("warnings", ()))
+    metrics = measured.get("gpu_metrics")
+    return warnings + (sampled.compare_steps(steps, metrics["by_phase"]) if metrics else [])
+
+
+def _clocks(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The SM clock over the steps, from GPU metrics; a reason where it was not captured."""
+    metrics = measured.get("gpu_metrics")
+    rows = [row for row in metrics["by_phase"] if row["sm_clock_mhz"]] if metrics else []
+    if not rows:
+        return {"sm_clock_mhz": None, "reason": NO_CLOCKS}
+    seconds = sum(row["seconds"] for row in rows)
+    mean = sum(row["sm_clock_mhz"] * row["seconds"] for row in rows) / seconds if seconds else rows[0]["sm_clock_mhz"]
+    return {
+        "sm_clock_mhz": mean,
+        "source": "gpu_metrics",
+        "by_phase": {row["phase"]: row["sm_clock_mhz"] for row in rows},
+    }

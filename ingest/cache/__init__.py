@@ -1,0 +1,1 @@
+"""What a capture was read into, kept under its fingerprint."""

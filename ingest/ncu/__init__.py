@@ -1,0 +1,1 @@
+"""Nsight Compute results: CSV pages and reports."""

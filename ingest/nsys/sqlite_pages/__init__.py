@@ -1,0 +1,1 @@
+"""SQLite read without ever writing: pages into whole columns, rows where pages do not do."""

@@ -1,0 +1,1 @@
+"""Tables of ``nsys stats`` and ``nsys recipe``."""

@@ -1,0 +1,1 @@
+"""A run recorded in several files, one per rank, node or worker."""

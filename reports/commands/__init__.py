@@ -1,0 +1,1 @@
+"""The commands behind ``cli.py``: what each reads, runs, prints and writes."""

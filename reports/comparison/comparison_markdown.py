@@ -1,0 +1,93 @@
+"""The comparison as Markdown, for a merge request's comment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...analysis.compare import Comparison
+from ...analysis.compare.compare_runs import Change
+from ...analysis.gates import GateResult
+from ...analysis.records.version import __version__
+from ..markdown import escape, gate_lines, table
+from ..number_text import AT_LEAST, is_known, number
+
+SCOPE = (
+    "The verdict is on step times at equal batch and KV length; the numbers as measured also show what the runs served."
+)
+HEADLINE_KEYS = (
+    ("decode_step_ms", "p50", "decode step p50, ms"),
+    ("decode_step_ms", "p99", "decode step p99, ms"),
+    ("inter_token_gap_ms", "p99", "inter-token gap p99, ms"),
+    ("decode_mbu_kernel_pct", None, "decode MBU over kernel time, %"),
+    ("prefill_mfu_kernel_pct", None, "prefill MFU over kernel time, %"),
+    ("stall_ms", None, "stalls, ms"),
+    ("gpu_idle_ms", None, "GPU idle, ms"),
+)
+
+
+def headline_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
+    """(what, before, after, change in %) of the numbers people ask for first; '' where not known."""
+    rows = []
+    for key, part, title in HEADLINE_KEYS:
+        values = []
+        for source in (comparison.before.summary, comparison.after.summary, comparison.delta):
+            value = source.get(key)
+            values.append((value or {}).get(part) if part else value)
+        before, after, change = (number(v) if is_known(v) else "" for v in values)
+        if key == "decode_mbu_kernel_pct":
+            before = _at_least(before, comparison.before.summary)
+            after = _at_least(after, comparison.after.summary)
+        rows.append((title, before, after, f"{values[2]:+.1f}%" if change else ""))
+    return rows
+
+
+def _at_least(text: str, summary: Mapping[str, Any]) -> str:
+    """A lower bound says so (KV lengths are not known)."""
+    return AT_LEAST + text if text and summary.get("decode_mbu_is_lower_bound") else text
+
+
+def deciding_changes(comparison: Comparison, most: int = 12) -> list[Change]:
+    """The step changes and the changes that count, largest effect first within each kind."""
+    order = {"step": 0, "op_class": 1, "kernel": 2}
+    chosen = [c for c in comparison.changes if c.kind == "step" or c.counts]
+    chosen.sort(key=lambda c: (order[c.kind], -abs(c.difference.after - c.difference.before), c.name))
+    return chosen[:most]
+
+
+def comparison_markdown(comparison: Comparison, gates: Sequence[GateResult] = ()) -> str:
+    """Verdict, reasons, the headline numbers, what changed, new and vanished kernels, gates."""
+    before, after = escape(comparison.before.name), escape(comparison.after.name)
+    lines = [f"### {comparison.verdict}: {before} → {after}", ""]
+    lines += [f"- {escape(reason)}" for reason in comparison.reasons[:8]]
+    lines += [
+        "",
+        SCOPE,
+        "",
+        *table(["As measured", "before", "after", "change"], [list(row) for row in headline_rows(comparison)]),
+    ]
+    changes = deciding_changes(comparison)
+    if changes:
+        rows = [
+            [
+                escape(c.name if c.kind != "step" else f"{c.phase} step"),
+                c.phase,
+                number(c.difference.before),
+                number(c.difference.after),
+                f"{c.difference.change_pct:+.1f}% ({c.difference.low_pct:+.1f} to {c.difference.high_pct:+.1f})",
+                "**yes**" if c.counts else "no",
+            ]
+            for c in changes
+        ]
+        lines += ["", *table(["At equal batch and KV", "phase", "before, ms", "after, ms", "change", "matters"], rows)]
+    for title, kernels in (("New kernels", comparison.new_kernels), ("Vanished kernels", comparison.vanished_kernels)):
+        if kernels:
+            lines += ["", f"**{title}**", ""]
+            lines += [f"- {escape(name[:160])} ({number(ms)} ms)" for name, ms in kernels[:8]]
+    lines += gate_lines(gates)
+    lines += [
+        "",
+        f"<sub>trace-analyze {__version__}; a change matters from {comparison.min_change_pct:g}% when it is beyond chance</sub>",
+        "",
+    ]
+    return "\n".join(lines)

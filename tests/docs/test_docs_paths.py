@@ -1,0 +1,22 @@
+"""Every file and folder of this project that a page names is there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from ..conftest import REPOSITORY
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), *sorted((REPOSITORY / ".github").glob("*.md"))]
+_NAMED = re.compile(r"`((?:analysis|ingest|reports|fixtures|tests|benchmarks|docs)/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_exist(page):
+    missing = [p for p in _NAMED.findall(page.read_text(encoding="utf-8")) if not (REPOSITORY / p).exists()]
+    assert not missing
+
+
+def test_the_pattern_finds_paths():
+    assert _NAMED.findall("see `analysis/time/` and `docs/json.md`, not `time/x.py`") == ["analysis/time/", "docs/json.md"]
