@@ -8,6 +8,9 @@
 6. ``none``: the reason says why.
 
 A stated clock that breaks causality is not used; what is used instead is said. Nothing is shifted silently.
+
+What no road but a shared clock can tell apart: a repetition of the same requests on the same server whose steps happen to fall
+alike. Of a hundred such pairs a few fit each other (none where the requests differ).
 """
 
 from __future__ import annotations
@@ -82,6 +85,8 @@ def align(log: ClientLog, steps: CaptureSteps, clock: CaptureClock, others: Sequ
 
 def _best_fit(choices: Sequence[Messages], steps: CaptureSteps, within: tuple[float, float] | None = None, *, drift: bool = True) -> Fit | None:  # fmt: skip
     """The fit of the hypothesis that explains more; by first tokens alone where none holds and messages lack counts."""
+    if choices[0].is_first.all():  # nothing but first tokens: no chain can contradict where they are laid
+        return fit_by_first_tokens(choices[0], steps, drift=drift, within=within)
     fits = [f for f in (fit(m, steps, drift=drift, within=within) for m in choices) if f is not None]
     good = [f for f in fits if f.good]
     if not good and not choices[0].strict.all():
@@ -107,6 +112,8 @@ def _by_fit(found: Fit | None, log: ClientLog, steps: CaptureSteps, before: str,
 
 def _besides(found: Fit) -> str:
     """What to say of requests laid in two parts, and of messages laid one by one."""
+    if found.loose and found.placement.messages.is_first.all():
+        return " The log holds first tokens only."
     if found.loose:
         return " Messages do not say how many tokens they hold: first tokens gave the offset, each message is laid on the latest step it can be from."
     if not found.preempted:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .drift import trend
 from .evidence import Evidence, beyond_bulk, weigh, with_counts
 from .loose import fit_loosely, lay_loosely, place_loosely
 from .messages import Messages
 from .placement import NOWHERE, Placement, Shift, place, place_shifted, with_residual_moved
 from .preempted import mended
 from .search import candidates, sample
-from .steps import CaptureSteps, Floats
+from .steps import CaptureSteps
 
 LEAST_NATS = 25.0
 LEAST_MARGIN = 10.0
@@ -27,8 +28,6 @@ LEAST_LANDMARKS_MET = 0.5
 SEARCHED = 20_000
 #: Where the fit puts the 1% quantile of delivery: its constant part cannot be told from the offset.
 LEAST_DELIVERY_NS = 500_000.0
-#: A drift is stated when it is so many of its own standard errors.
-SIGNIFICANT = 3.0
 NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 
@@ -140,30 +139,6 @@ def _centred(placement: Placement, *, drift: bool) -> Shift:
     at = placement.messages.at_ns[placement.placed] - placement.shift.middle_ns
     slope, level = trend(at, late)
     return placement.shift.moved(-level, -slope)
-
-
-def trend(at: Floats, late: Floats) -> tuple[float, float]:
-    """Slope and level at 0 of residuals over time, the slope 0 where it does not stand out of the noise.
-
-    A line (the median of all slopes) through medians of up to 60 stretches; outliers count little.
-    """
-    count = int(np.clip(len(at) // 30, 1, 60))
-    middle = float(np.median(late))
-    if count < 4:
-        return 0.0, middle
-    parts = np.array_split(np.argsort(at, kind="stable"), count)
-    x = np.array([at[p].mean() for p in parts])
-    y = np.array([np.median(late[p]) for p in parts])
-    i, j = np.triu_indices(count, 1)
-    apart = x[j] - x[i]
-    if not (apart > 0).any():
-        return 0.0, middle
-    slope = float(np.median((y[j] - y[i])[apart > 0] / apart[apart > 0]))
-    off = y - slope * x
-    error = 1.5 * float(np.median(np.abs(off - np.median(off)))) / float(np.sqrt(((x - x.mean()) ** 2).sum()))
-    if abs(slope) < SIGNIFICANT * error:
-        return 0.0, middle
-    return slope, float(np.median(late - slope * at))
 
 
 def _problem(evidence: Evidence, margin: float, violations: float, preempted: int) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .drift import trend
 from .messages import Messages
 from .placement import NOWHERE, Placement, Shift, nearest_end
-from .search import candidates, sample
+from .search import LARGEST_DRIFT, candidates, sample
 from .steps import CaptureSteps, Floats, Ints
 
 MISSED = 0.05
@@ -57,12 +58,14 @@ def _by_first_tokens(first: Messages, steps: CaptureSteps, shift: Shift) -> Loos
     rows = steps.prefill_rows
     ends = steps.end_ns[rows].astype(np.float64)
     width = max(LEAST_WIDTH_NS, WIDTH * steps.typical_gap_ns)
-    for reach in (2 * width, width, width):
+    for reach in (3 * width, 2 * width, width, width):
         late = shift.apply(first.at_ns)
         late = late - ends[nearest_end(ends, late)]
         near = np.abs(late) < reach
         if near.any():
-            shift = shift.moved(-float(np.median(late[near])))
+            slope, level = trend(first.at_ns[near] - shift.middle_ns, late[near], least=8)
+            possible = abs(shift.slope - slope) <= LARGEST_DRIFT
+            shift = shift.moved(-level, -slope) if possible else shift.moved(-float(np.median(late[near])))
     at = shift.apply(first.at_ns)
     inside = (at > ends[0] - width) & (at < steps.end_ns[-1])
     nearest = nearest_end(ends, at)

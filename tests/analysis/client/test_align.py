@@ -283,6 +283,27 @@ def test_request_metrics_on_a_known_clock_need_no_iteration_log(tmp_path):
     assert abs(found.offset_ns - view.delivery.offset_ns) < 100_000
 
 
+@pytest.mark.parametrize("pair", range(20))
+def test_first_tokens_alone_find_their_own_run_and_no_other(tmp_path, pair):
+    served = busy(600 + pair, 20 + 3 * pair)
+    view, own = log_of(tmp_path, served, Delivery(jitter_ms=2), write_trtllm_perf_metrics)
+    found = align(own, steps_of(served), NO_CLOCK)
+    assert found.method == "fit", found.reason
+    assert abs(offset_error_ms(found, view)) < 1
+    _, other = log_of(tmp_path, busy(700 + pair, 40), Delivery(jitter_ms=2), write_trtllm_perf_metrics)
+    assert not align(other, steps_of(served), NO_CLOCK).aligned
+
+
+@pytest.mark.parametrize("drift", [-100, 100])
+def test_a_drift_is_found_without_token_counts_too(tmp_path, drift):
+    served = busy(5, 300)
+    view, log = log_of(tmp_path, served, Delivery(jitter_ms=2, drift_ppm=drift, held=0.3))
+    found = align(log, steps_of(served), NO_CLOCK)
+    assert found.method == "fit", found.reason
+    assert found.drift_ppm == pytest.approx(drift, abs=30)
+    assert right_steps(found, view) > 0.98
+
+
 def test_sglang_request_metrics_are_on_the_wall_clock(tmp_path):
     served = busy(3, policy="separate")
     _, log = log_of(tmp_path, served, Delivery(offset_ns=-WALL_ZERO), write_sglang_metrics)
