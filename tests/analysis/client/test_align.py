@@ -5,7 +5,7 @@ import pytest
 
 from trace_analyze.analysis.client.align import align
 from trace_analyze.analysis.client.steps import CaptureClock
-from trace_analyze.fixtures.client_logs import Delivery, serve, writers
+from trace_analyze.fixtures.client_logs import Delivery, serve, watch, writers
 from trace_analyze.fixtures.client_logs.engine_writers import (
     write_sglang_metrics,
     write_sglang_stats,
@@ -167,6 +167,20 @@ def test_such_a_log_of_another_run_fits_nowhere_either(tmp_path, pair):
     served = busy(300 + pair, 40)
     _, log = log_of(tmp_path, busy(400 + pair, 40), Delivery(jitter_ms=2, held=0.3))
     assert not align(log, steps_of(served), NO_CLOCK).aligned
+
+
+@pytest.mark.parametrize("share", [0.5, 0.2])
+def test_one_of_several_clients_of_a_server_is_enough(tmp_path, share):
+    served = busy(4, 80)
+    view = watch(served, Delivery(jitter_ms=3))
+    run = writers.vllm_run(view)
+    mine = np.random.default_rng(1).random(80) < share
+    lists = {k: [x for x, m in zip(v, mine, strict=True) if m] for k, v in run.items() if isinstance(v, list)}
+    log = open_client_log(writers.write_vllm_runs([run | lists], tmp_path / "log"))
+    found = align(log, steps_of(served), NO_CLOCK)
+    assert found.method == "fit", found.reason
+    own = np.isin(view.message_request, np.flatnonzero(mine))
+    assert found.placement.step.tolist() == view.message_step[own].tolist()
 
 
 def test_preempted_requests_go_on_behind_the_steps_they_missed(tmp_path):

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
+from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.fixtures.client_logs import Delivery, engine_writers, serve, watch, writers
 from trace_analyze.fixtures.scheduler import poisson_like
 from trace_analyze.ingest.client_logs import ClientLog, open_client_log
-from trace_analyze.analysis.records.errors import UsageError
 
 ALL = [(m, n) for m in (writers, engine_writers) for n in dir(m) if n.startswith("write_") and n != "write_vllm_runs"]
 JUNK = (None, "x", -1, 0, 1e300, [], {}, [None], ["x"], {"value": None}, True, "1.5", [[1, 2]])

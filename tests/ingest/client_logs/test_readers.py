@@ -7,10 +7,10 @@ import numpy as np
 import polars as pl
 import pytest
 
+from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.fixtures.client_logs import Delivery, engine_writers, serve, watch, writers
 from trace_analyze.fixtures.scheduler import poisson_like
 from trace_analyze.ingest.client_logs import FORMATS, open_client_log
-from trace_analyze.analysis.records.errors import UsageError
 
 
 def opened(tmp_path, content, name="log.json"):
