@@ -35,7 +35,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     from .time.host_side import host_side
     from .time.stalls import find_gaps_and_stalls
     from .time.time_accounting import account_time
-    from .work import assign_work
+    from .work.assign_work import assign_work
     from .work.one_step_table import step_table
 
     def begin(name: str) -> None:

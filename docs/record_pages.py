@@ -21,19 +21,24 @@ from trace_analyze.analysis.records.record import Record
 from trace_analyze.analysis.records.summary import ByCause, ByPhase, GroupSummary, KnownSteps, Spread, Summary
 from trace_analyze.analysis.records.trust import Trust
 from trace_analyze.analysis.records.what_if import WhatIf
+from trace_analyze.analysis.records.work import DecodeTraffic, Measured, Roofline, ServedModel
 from trace_analyze.analysis.records.workload import Workload
 
 #: JSON object -> the record that it is made from.
 RECORDS: dict[str, type[Record]] = {
     "devices[]": Device,
+    "model": ServedModel,
     "window": Window,
     "trust": Trust,
     "summary": Summary,
     "groups[]": GroupSummary,
     "findings[]": Finding,
+    "roofline": Roofline,
+    "traffic": DecodeTraffic,
     "host": HostSide,
     "what_if": WhatIf,
     "workload": Workload,
+    "measured": Measured,
 }
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _NAMED = {Spread: "distribution", ByPhase: "by phase", ByCause: "by cause", KnownSteps: "counted"}

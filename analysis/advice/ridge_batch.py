@@ -7,9 +7,9 @@ meets the ridge at T = ridge x bytes per weight / 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..gpus.device_ceilings import DeviceCeilings
+from ..records.work import ServedModel
 
 #: Bytes per stored weight (4-bit formats with the scales of groups of 32 to 128).
 BYTES_PER_WEIGHT: Mapping[str, float] = {
@@ -35,10 +35,10 @@ COMPUTES_IN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ridge_batch(ceilings: Sequence[DeviceCeilings], model: Mapping[str, Any] | None) -> float | None:
+def ridge_batch(ceilings: Sequence[DeviceCeilings], model: ServedModel) -> float | None:
     """Tokens per step at the ridge for the model's weights (bf16 where unknown); None without a peak or a bandwidth."""
-    weight = str((model or {}).get("weight_dtype") or "bf16")
-    stored = BYTES_PER_WEIGHT.get(weight, 2.0)
+    stored = bytes_per_weight(model)
+    weight = _weight_dtype(model)
     for ceiling in ceilings:
         for dtype in COMPUTES_IN.get(weight, ("bf16",)):
             peak = ceiling.peak_tflops.get(dtype)
@@ -51,3 +51,12 @@ def mean_bandwidth_gbps(ceilings: Sequence[DeviceCeilings]) -> float | None:
     """Mean peak memory bandwidth over the devices, GB/s; None where any is unknown."""
     known = [c.memory_bandwidth_gbps for c in ceilings if c.memory_bandwidth_gbps]
     return sum(known) / len(known) if known and len(known) == len(ceilings) else None
+
+
+def bytes_per_weight(model: ServedModel) -> float:
+    """Bytes that one weight of the model takes, scales included: 2 where its storage is not known."""
+    return BYTES_PER_WEIGHT.get(_weight_dtype(model), 2.0)
+
+
+def _weight_dtype(model: ServedModel) -> str:
+    return model.weight_dtype if isinstance(model.weight_dtype, str) else "bf16"

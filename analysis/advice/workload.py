@@ -19,7 +19,7 @@ from ..records.what_if import Disaggregation, WhatIf
 from ..records.workload import ChunkTechnique, PrefixTechnique, StepTechnique, Technique, Workload
 from ..summary.summary_input import SummaryInput
 from .number_words import duration, percent, significant
-from .ridge_batch import BYTES_PER_WEIGHT, ridge_batch
+from .ridge_batch import bytes_per_weight, ridge_batch
 
 MIN_HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
 MAX_LATENCY_BUSY_PCT = 70.0  # a decode gap that is busy less than this waits for something else than the GPU
@@ -234,7 +234,7 @@ def _fewer_weight_bits(
     found: SummaryInput, step: _DecodeStep, ridge: float | None, *, bits: int
 ) -> StepTechnique | None:
     """Packed weights: GEMMs that wait for weights take as long as their bytes."""
-    stored = BYTES_PER_WEIGHT.get(str((found.model or {}).get("weight_dtype") or "bf16"), 2.0)
+    stored = bytes_per_weight(found.model)
     ratios = [stored / 1.0] * 2 if bits == 8 else [stored / 2 * r for r in FOUR_BIT_RATIOS]
     if min(ratios) <= MIN_WEIGHT_RATIO:
         return None  # the weights are packed already

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import polars as pl
 
@@ -41,8 +41,8 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
     """
     if which is None:
         return None
-    row = _choose(which, steps)
-    chosen = kernels.filter(pl.col("step") == row["step"])
+    chosen = _choose(which, steps)
+    own = kernels.filter(pl.col("step") == chosen.step)
     names = trace.names.select("name_id", "name", "short_name")
     duration = (pl.col("end_ns") - pl.col("start_ns")).cast(pl.Float64)
 
@@ -52,7 +52,7 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
         return pl.when(ratio.null_count() == 0).then((ratio * duration).sum() / duration.sum())
 
     table = (
-        chosen.group_by("name_id", "place", "op_class", "phase", maintain_order=True)  # sums in one order
+        own.group_by("name_id", "place", "op_class", "phase", maintain_order=True)  # sums in one order
         .agg(
             pl.len().cast(pl.Int64).alias("count"),
             (duration.sum() / 1e3).alias("total_us"),
@@ -61,9 +61,9 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
         )
         .join(names, on="name_id", maintain_order="left")
         .with_columns(
-            pl.lit(row["index"], dtype=pl.Int32).alias("index"),
-            pl.lit(row["device"], dtype=pl.Int32).alias("device"),
-            pl.lit((row["end_ns"] - row["start_ns"]) / 1e6).alias("step_ms"),
+            pl.lit(chosen.number, dtype=pl.Int32).alias("index"),
+            pl.lit(chosen.device, dtype=pl.Int32).alias("device"),
+            pl.lit((chosen.end_ns - chosen.start_ns) / 1e6).alias("step_ms"),
             (100 * pl.col("total_us") / pl.col("total_us").sum()).alias("time_pct"),
             pl.when(pl.col("bytes") > 0).then(pl.col("flop") / pl.col("bytes")).alias("arithmetic_intensity"),
         )
@@ -72,14 +72,30 @@ def step_table(which: str | None, trace: Trace, kernels: pl.DataFrame, steps: pl
     return table.select([pl.col(c).cast(t) for c, t in STEP_TABLE.items()])
 
 
-def _choose(which: str, steps: pl.DataFrame) -> dict[str, Any]:
+class _ChosenStep(NamedTuple):
+    """What the table says of its step; times in ns."""
+
+    step: int
+    number: int  # its ``index``
+    device: int
+    start_ns: int
+    end_ns: int
+
+
+def _choose(which: str, steps: pl.DataFrame) -> _ChosenStep:
+    steps_of_kind, at = _matching(which, steps)
+    return _ChosenStep(*steps_of_kind.select("step", "index", "device", "start_ns", "end_ns").row(at))
+
+
+def _matching(which: str, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+    """The steps that ``which`` may mean, and which of them it is."""
     if which in MEDIANS:
         kind = steps.filter((pl.col("phase") == MEDIANS[which]) & ~pl.col("partial") & ~pl.col("excluded"))
         if not len(kind):
             raise CannotAnswerError(f"--step {which}: the capture holds no whole {MEDIANS[which]} step.")
         kind = kind.filter(pl.col("device_index") == pl.col("device_index").min())
         ordered = kind.sort(pl.col("end_ns") - pl.col("start_ns"), "step")
-        return ordered.row((len(ordered) - 1) // 2, named=True)
+        return ordered, (len(ordered) - 1) // 2
     if not which.isdecimal():
         raise UsageError(f"--step: {which!r} is neither {', '.join(MEDIANS)} nor a step index.")
     rows = steps.filter(pl.col("index") == int(which)).sort("group", "device_index")
@@ -88,4 +104,4 @@ def _choose(which: str, steps: pl.DataFrame) -> dict[str, Any]:
         raise UsageError(
             f"--step {which}: no such step" + (f"; they run from 0 to {last}." if last is not None else ".")
         )
-    return rows.row(0, named=True)
+    return rows, 0

@@ -8,28 +8,25 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..phases import PhaseResult
-from ..records.trace import Trace
 from .kernel_work import PlacedKernels, countable_steps
 from .kv_lengths.step_kv_lengths import KvLengths
 from .model_choice.choose_model import ModelChoice
 from .operators.gemm_orders import LATENT, LATENT_DIRECT, OP_CODE, ORDINARY, PLACE_CODE
-from .operators.kernel_places import identify_places
+from .operators.kernel_places import LaunchedKernels, StepKinds, identify_places
 from .operators.layer_matrices import RankShape, places_of_shape
 from .operators.name_arrays import MATRIX_OPS, NameColumns, name_columns
 from .operators.recorded_shapes import recorded_shapes
 from .step_costs.place_costs import step_sums, with_tokens_of_names
+from .work_input import WorkInput
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 
-def place_kernels(
-    trace: Trace, phases: PhaseResult, name_facts: pl.DataFrame, choice: ModelChoice, lengths: KvLengths
-) -> PlacedKernels:
+def place_kernels(given: WorkInput, choice: ModelChoice, lengths: KvLengths) -> PlacedKernels:
     """The place of every kernel by the order of its step, by N and K in its name, and by what its name says it does."""
-    kernels, steps = phases.kernels, phases.steps
-    names = name_columns(trace.names, name_facts, choice.shape)
+    kernels, steps = given.phases.kernels, given.phases.steps
+    names = name_columns(given.trace.names, given.name_facts, choice.shape)
     name = kernels["name_id"].to_numpy()
     step = kernels["step"].to_numpy()
     op = names.op[name] if len(names.op) else np.zeros(0, np.uint8)
@@ -41,9 +38,8 @@ def place_kernels(
     kind = ORDINARY
     if choice.shape is not None and choice.shape.is_mla:
         kind = LATENT if choice.shape.q_lora_rank else LATENT_DIRECT
-    places = identify_places(
-        step, op, names.has_norm[name], _own_part(kernels), duration, step_part.to_numpy(), cut, kind=kind
-    )
+    launched = LaunchedKernels(step, op, names.has_norm[name], _own_part(kernels), duration)
+    places = identify_places(launched, StepKinds(step_part.to_numpy(), cut), kind=kind)
     place, inside = places.code, step >= 0
     place[names.expert_sum[name] & inside] = PLACE_CODE["expert_sum"]
     routes = (op == OP_CODE["moe_routing"]) & (names.pass_place[name] > 0) & inside
@@ -63,9 +59,11 @@ def place_kernels(
         device=kernels["device_index"].to_numpy(),
         in_graph=(kernels["graph_node_id"] > 0).to_numpy(),
         names=names,
-        sums=with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height)),
+        sums=with_tokens_of_names(
+            step_sums(steps, lengths), _tokens_of_names(given.name_facts, name, step, steps.height)
+        ),
         countable=countable_steps(steps),
-        recorded=recorded_shapes(trace, kernels["launch"].to_numpy(), op == OP_CODE["gemm"]),
+        recorded=recorded_shapes(given.trace, kernels["launch"].to_numpy(), op == OP_CODE["gemm"]),
         contradictions=contradictions,
     )
 

@@ -108,15 +108,15 @@ def test_thresholds_are_those_of_the_code():
     from trace_analyze.analysis.compare import run_profile as profile
     from trace_analyze.analysis.work.aggregate import ratios
     from trace_analyze.analysis.work.kv_lengths import step_kv_lengths as kv
-    from trace_analyze.analysis.work.measured import sampled_metrics as sampled
+    from trace_analyze.analysis.work.measured import ncu_join
     from trace_analyze.analysis.work.operators import formulas
 
     stated = {
         "roofline.md": [
-            f"({ratios.MFU_BOOST_PCT:.0f}% where clocks are not known)",
-            f"MBU up to {ratios.MBU_NOISE_PCT:.0f}%",
-            f"under {100 * ratios.LATENCY_SHARE:.0f}% of the",
-            f"more than {sampled.DISAGREES} times",
+            f"({ratios.MAX_MFU_PCT:.0f}% where clocks are not known)",
+            f"MBU up to {ratios.MAX_MBU_PCT:.0f}%",
+            f"under {100 * ratios.MAX_LATENCY_SHARE:.0f}% of the",
+            f"more than {ncu_join.MAX_MODEL_RATIO} times",
             f"| {formulas.NORM_FLOP_PER_ELEMENT:.0f} T h; {formulas.NORM_FLOP_PER_ELEMENT + 1:.0f} T h |",
             f"| {formulas.ROPE_FLOP_PER_ELEMENT:.0f} T w |",
             f"| {formulas.ACTIVATION_FLOP_PER_ELEMENT:.0f} T I |",
@@ -127,7 +127,7 @@ def test_thresholds_are_those_of_the_code():
             f"at least {100 * verdict.SMALLEST_SHARE_OF_STEP:g}% of the step",
             f"Kernels of at least {100 * verdict.NEW_KERNEL_SHARE:g}% of a run",
         ],
-        "design.md": [f"agree within {100 * kv.TRACKED_SPREAD:g}%"],
+        "design.md": [f"agree within {100 * kv.MAX_TRACKED_SPREAD:g}%"],
     }
     for name, sentences in stated.items():
         page = " ".join((DOCS / name).read_text("utf-8").split())

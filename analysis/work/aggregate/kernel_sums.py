@@ -6,10 +6,10 @@ op class are then sums of a few hundred groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,6 +20,7 @@ from ..kernel_work import NAME, UNKNOWN, KernelWork, countable_steps, rows_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 _PHASES: list[str] = list(PHASES.categories)
 _EVIDENCE: list[str] = list(EVIDENCE.categories)
@@ -51,7 +52,7 @@ class GroupSums:
     name: Ints
     op: Ints
     phase: Ints
-    columns: dict[str, Floats]  # count, total_ms, in_mixed_ms, known_ms, flop, flop_n, ...
+    columns: dict[str, Floats]  # the sums of ``WorkSums`` by name
     by_evidence: Floats  # (group, evidence) ms
     by_source: Floats  # (group, work source) ms
     steps: Lists  # the steps in which each group has a kernel, none twice
@@ -62,48 +63,92 @@ class GroupSums:
     duration: Ints
 
 
+class _Groups:
+    """The groups that occur, the group of each kernel in the window, and sums over them."""
+
+    def __init__(self, code: Ints) -> None:
+        often = np.bincount(code)
+        self.codes = np.flatnonzero(often)
+        self.count = often[self.codes]
+        place = np.zeros(len(often), np.int64)
+        place[self.codes] = np.arange(len(self.codes))
+        self.of = place[code]
+
+    def total(self, values: Floats, where: Bools | None = None) -> Floats:
+        """The known values of each group (or those ``where`` is true) added up."""
+        known = ~np.isnan(values) if where is None else where
+        return np.bincount(self.of, np.where(known, values, 0.0), len(self.codes)).astype(np.float64)
+
+    def number(self, where: Bools) -> Floats:
+        """How many kernels of each group ``where`` is true of."""
+        return np.bincount(self.of, where, len(self.codes)).astype(np.float64)
+
+    def split(self, kind: npt.NDArray[np.integer], ms: Floats, kinds: int) -> Floats:
+        """Time of each group by kind."""
+        groups = len(self.codes)
+        return np.asarray(np.bincount(self.of * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
+
+
 def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     """Sum the work of all kernels in the window."""
     kernels = phases.kernels
     inside = np.flatnonzero(kernels["in_window"].fill_null(False).to_numpy())
-
     # usually the window holds every kernel: then the columns themselves serve, not copies of them
     chosen: slice | Ints = slice(None) if len(inside) == kernels.height else inside
 
-    def codes(column: str) -> npt.NDArray[Any]:
-        return kernels[column].to_physical().to_numpy()[chosen]
+    def codes(column: str) -> npt.NDArray[np.integer]:
+        return np.asarray(kernels[column].to_physical().to_numpy()[chosen])
 
-    wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
-    present, group, count = _dense(wide)
-    del wide
-    n = len(present)
+    groups = _Groups(work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase"))
     ms = work.duration[chosen] / MS
+    whole = ~phases.steps["partial"].fill_null(False).to_numpy()
+    columns = _sums_of_work(work, chosen, ms, groups)
+    columns["in_mixed_ms"] = groups.total(ms, codes("step_phase") == _PHASES.index("mixed"))
+    # a step of -1, outside every step, picks the last
+    columns["whole_n"] = groups.number(np.append(whole, False)[work.step[chosen]])
+    columns |= _bounded(work, countable_steps(phases.steps), inside, groups)
+    order = stable_order(groups.of)
+    ends = np.cumsum(groups.count)
+    rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
+    some = len(groups.codes) > 0
+    return GroupSums(
+        name=groups.codes // len(_PHASES),
+        op=codes("op_class")[order[ends - groups.count]].astype(np.int64),
+        phase=groups.codes % len(_PHASES),
+        columns=columns,
+        by_evidence=groups.split(codes("evidence"), ms, len(_EVIDENCE)),
+        by_source=groups.split(work.source[chosen], ms, len(_SOURCES)),
+        steps=_steps_of_groups(groups.of, work.step[chosen], len(groups.codes), phases.steps.height),
+        whole=whole,
+        rows=rows,
+        dtype=(np.maximum.reduceat(work.dtype[rows.values], rows.begins[:-1]) if some else np.zeros(0)).astype(
+            np.int64
+        ),
+        helper=np.logical_and.reduceat(work.helper[rows.values], rows.begins[:-1]) if some else np.zeros(0, np.bool_),
+        duration=work.duration,
+    )
+
+
+def _sums_of_work(work: KernelWork, chosen: slice | Ints, ms: Floats, groups: _Groups) -> dict[str, Floats]:
+    """The sums of ``WorkSums``; ``ms`` is the time of each of the ``chosen`` kernels."""
     flop, size = work.flop[chosen], work.bytes[chosen]
     matrix = work.matrix[chosen]
     compute, memory = work.compute_s[chosen], work.memory_s[chosen]
-
-    def total(values: Floats, where: npt.NDArray[np.bool_] | None = None) -> Floats:
-        known = ~np.isnan(values) if where is None else where
-        return np.bincount(group, np.where(known, values, 0.0), n).astype(np.float64)
-
-    def number(where: npt.NDArray[np.bool_]) -> Floats:
-        return np.bincount(group, where, n).astype(np.float64)
-
-    has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
+    total, number = groups.total, groups.number
+    has_size, has_flop, has_memory = ~np.isnan(size), ~np.isnan(flop), ~np.isnan(memory)
     priced = ~np.isnan(compute)
     both = has_size & has_flop  # of one kernel: FLOPs of some and bytes of others make no intensity
-    placed = both & priced & ~np.isnan(memory)
+    placed = both & priced & has_memory
     columns = {
-        "count": count.astype(np.float64),
+        "count": groups.count.astype(np.float64),
         "total_ms": total(ms),
-        "in_mixed_ms": total(ms, codes("step_phase") == _PHASES.index("mixed")),
         "both_flop": total(flop, both),
         "both_bytes": total(size, both),
         "placed_ms": total(ms, placed),
         "placed_compute_s": total(compute, placed),
         "placed_memory_s": total(memory, placed),
         "bytes_ms": total(ms, has_size),
-        "memory_ms": total(ms, ~np.isnan(memory)),
+        "memory_ms": total(ms, has_memory),
         "compute_ms": total(ms, priced & matrix),
         "bytes": total(size),
         "bytes_n": number(has_size),
@@ -111,42 +156,23 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         "flop_n": number(has_flop),
         "flop_executed": total(work.flop_executed[chosen]),
         "memory_s": total(memory),
-        "memory_n": number(~np.isnan(memory)),
-        "compute_s": total(compute),
-        "compute_n": number(priced),
+        "memory_n": number(has_memory),
         "matrix_s": total(compute, priced & matrix),
         "matrix_n": number(priced & matrix),
     }
     if work.most_s is work.compute_s:  # nothing is known of padded work alone
-        columns |= {"executed_n": columns["flop_n"], "most_s": columns["matrix_s"], "most_ms": columns["compute_ms"]}
-    else:
-        most = work.most_s[chosen]
-        bounded = ~np.isnan(most) & matrix
-        columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
-        columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
-    columns |= _bounded(work, countable_steps(phases.steps), inside, group, n)
-    whole = ~phases.steps["partial"].fill_null(False).to_numpy()
-    columns["whole_n"] = number(np.append(whole, False)[work.step[chosen]])  # -1, outside every step, picks the last
-    order = stable_order(group)
-    ends = np.cumsum(count)
-    first = order[ends - count]
-    rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
-    return GroupSums(
-        name=present // len(_PHASES),
-        op=codes("op_class")[first].astype(np.int64),
-        phase=present % len(_PHASES),
-        columns=columns,
-        by_evidence=_split(group, codes("evidence"), ms, n, len(_EVIDENCE)),
-        by_source=_split(group, work.source[chosen], ms, n, len(_SOURCES)),
-        steps=_steps_of_groups(group, work.step[chosen], n, phases.steps.height),
-        whole=whole,
-        rows=rows,
-        dtype=np.maximum.reduceat(work.dtype[rows.values], rows.begins[:-1]).astype(np.int64)
-        if n
-        else np.zeros(0, np.int64),
-        helper=np.logical_and.reduceat(work.helper[rows.values], rows.begins[:-1]) if n else np.zeros(0, np.bool_),
-        duration=work.duration,
-    )
+        return columns | {
+            "executed_n": columns["flop_n"],
+            "most_s": columns["matrix_s"],
+            "most_ms": columns["compute_ms"],
+        }
+    most = work.most_s[chosen]
+    bounded = ~np.isnan(most) & matrix
+    return columns | {
+        "executed_n": number(~np.isnan(work.flop_executed[chosen])),
+        "most_s": total(most, bounded),
+        "most_ms": total(ms, bounded),
+    }
 
 
 def _steps_of_groups(group: Ints, step: npt.NDArray[np.int32], groups: int, steps: int) -> Lists:
@@ -164,9 +190,7 @@ def _steps_of_groups(group: Ints, step: npt.NDArray[np.int32], groups: int, step
     return Lists(pairs % max(steps, 1), np.append(0, np.cumsum(often)))
 
 
-def _bounded(
-    work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, group: Ints, groups: int
-) -> dict[str, Floats]:
+def _bounded(work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, groups: _Groups) -> dict[str, Floats]:
     """Launches bounded by tile and grid in each group, and their FLOPs at both ends; nothing where none is."""
     if work.bounds is None or not work.bounds.outputs:
         return {}
@@ -176,25 +200,12 @@ def _bounded(
     rows = inside[at]
     useful, _ = rows_of(work.kernels, rows)
     known = ~np.isnan(useful)
-    at, place, flop = group[at[known]], work.place[rows[known]], 2.0 * useful[known]
+    at, place, flop = groups.of[at[known]], work.place[rows[known]], 2.0 * useful[known]
     return {
-        "bounded_n": np.bincount(at, minlength=groups).astype(np.float64),
-        "flop_low": np.bincount(at, flop * least[place], groups).astype(np.float64),
-        "flop_high": np.bincount(at, flop * most[place], groups).astype(np.float64),
+        "bounded_n": np.bincount(at, minlength=len(groups.codes)).astype(np.float64),
+        "flop_low": np.bincount(at, flop * least[place], len(groups.codes)).astype(np.float64),
+        "flop_high": np.bincount(at, flop * most[place], len(groups.codes)).astype(np.float64),
     }
-
-
-def _dense(wide: Ints) -> tuple[Ints, Ints, Ints]:
-    """The codes that occur, the position of each row's code among them, and how often each occurs."""
-    often = np.bincount(wide)
-    present = np.flatnonzero(often)
-    place = np.zeros(len(often), np.int64)
-    place[present] = np.arange(len(present))
-    return present, place[wide], often[present]
-
-
-def _split(group: Ints, kind: npt.NDArray[Any], ms: Floats, groups: int, kinds: int) -> Floats:
-    return np.asarray(np.bincount(group * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
 
 
 def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
@@ -210,13 +221,56 @@ def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
     return int(rows[order[middle]]), value
 
 
-#: Sums that are unknown where no kernel of the group has the number, and how many have it.
-_KNOWN = (("flop", "flop_n"), ("flop_executed", "executed_n"), ("bytes", "bytes_n"), ("memory_s", "memory_n"),
-          ("compute_s", "compute_n"), ("matrix_s", "matrix_n"))  # fmt: skip
+class WorkSums(msgspec.Struct, frozen=True):
+    """Sums over some kernels; null where no kernel has the number.
+
+    ``*_n``: kernels that have the number; ``*_ms``: time of kernels with a property; ``*_s``: ideal times in seconds.
+    """
+
+    count: int
+    total_ms: float
+    in_mixed_ms: float
+    whole_n: float  # kernels in whole steps
+    flop: float | None
+    flop_executed: float | None
+    bytes: float | None
+    bytes_n: float
+    bytes_ms: float
+    both_flop: float  # of kernels whose FLOPs and bytes are both known
+    both_bytes: float
+    memory_s: float | None
+    memory_ms: float
+    matrix_s: float | None  # of matrix kernels at the compute ceiling
+    compute_ms: float  # time of these
+    most_s: float  # the same with padded work where that alone is known
+    most_ms: float
+    placed_ms: float  # time of kernels with both ideal times
+    placed_compute_s: float
+    placed_memory_s: float
+    bounded_n: float  # launches bounded by tile and grid
+    flop_low: float  # their FLOPs at least
+    flop_high: float  # and at most
 
 
-def each_group(sums: GroupSums) -> Iterator[dict[str, Any]]:
-    """A table row for each group: sums, counts per step, evidence shares, main source, median; null = unknown."""
+class RowSums(msgspec.Struct, frozen=True):
+    """What one row of a table is made of."""
+
+    op_class: str
+    phase: str
+    name_id: int
+    evidence: dict[str, float]  # share of the row's time by evidence
+    steps: int  # with a kernel of the row
+    whole_steps: int
+    median_us: float
+    median_launch: int  # row of the kernels
+    work_source: str  # of most of its time
+    dtype: int  # code of DTYPES
+    helper: bool
+    sums: WorkSums
+
+
+def each_group(sums: GroupSums) -> Iterator[RowSums]:
+    """A row for each group."""
     columns = sums.columns
     evidence, source = sums.by_evidence.tolist(), sums.by_source.argmax(axis=1).tolist()
     whole = sums.by_evidence.sum(axis=1).tolist()
@@ -225,37 +279,75 @@ def each_group(sums: GroupSums) -> Iterator[dict[str, Any]]:
     op, phase, name = sums.op.tolist(), sums.phase.tolist(), sums.name.tolist()
     begins = sums.rows.begins.tolist()
     for group, values in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
-        row: dict[str, Any] = dict(zip(columns, values, strict=True))
-        _finish(row, evidence[group], whole[group])
-        row["steps"], row["whole_steps"], row["source"] = steps[group], whole_steps[group], _SOURCES[source[group]]
-        row["median_launch"], median = median_row(sums.rows.values[begins[group] : begins[group + 1]], sums.duration)
-        row["median_us"] = median / 1e3
-        row["dtype"], row["helper"] = dtype[group], helper[group]
-        row["op_class"], row["phase"], row["name_id"] = _OPS[op[group]], _PHASES[phase[group]], name[group]
-        yield row
+        median_launch, median_ns = median_row(sums.rows.values[begins[group] : begins[group + 1]], sums.duration)
+        yield RowSums(
+            op_class=_OPS[op[group]],
+            phase=_PHASES[phase[group]],
+            name_id=name[group],
+            evidence=_shares(evidence[group], whole[group]),
+            steps=steps[group],
+            whole_steps=whole_steps[group],
+            median_us=median_ns / 1e3,
+            median_launch=median_launch,
+            work_source=_SOURCES[source[group]],
+            dtype=dtype[group],
+            helper=helper[group],
+            sums=_work_sums(dict(zip(columns, values, strict=True))),
+        )
 
 
-def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
-    """The same as one row for some groups."""
+def merged(sums: GroupSums, members: Sequence[int]) -> RowSums:
+    """One row for some groups."""
     at = np.asarray(members, np.int64)
-    row: dict[str, Any] = {name: float(values[at].sum(axis=0)) for name, values in sums.columns.items()}
     evidence = sums.by_evidence[at].sum(axis=0)
-    _finish(row, evidence.tolist(), float(evidence.sum()))
     steps = np.unique(sums.steps.joined(members))
-    row["steps"], row["whole_steps"] = len(steps), int(np.count_nonzero(sums.whole[steps]))
-    row["source"] = _SOURCES[int(sums.by_source[at].sum(axis=0).argmax())]
-    row["median_launch"], median = median_row(sums.rows.joined(members), sums.duration)
-    row["median_us"] = median / 1e3
-    row["dtype"] = int(sums.dtype[at].max())
-    row["helper"] = bool(sums.helper[at].all())
-    row["op_class"], row["phase"] = _OPS[int(sums.op[at[0]])], _PHASES[int(sums.phase[at[0]])]
-    row["name_id"] = int(sums.name[at[0]])
-    return row
+    median_launch, median_ns = median_row(sums.rows.joined(members), sums.duration)
+    return RowSums(
+        op_class=_OPS[int(sums.op[at[0]])],
+        phase=_PHASES[int(sums.phase[at[0]])],
+        name_id=int(sums.name[at[0]]),
+        evidence=_shares(evidence.tolist(), float(evidence.sum())),
+        steps=len(steps),
+        whole_steps=int(np.count_nonzero(sums.whole[steps])),
+        median_us=median_ns / 1e3,
+        median_launch=median_launch,
+        work_source=_SOURCES[int(sums.by_source[at].sum(axis=0).argmax())],
+        dtype=int(sums.dtype[at].max()),
+        helper=bool(sums.helper[at].all()),
+        sums=_work_sums({name: float(values[at].sum(axis=0)) for name, values in sums.columns.items()}),
+    )
 
 
-def _finish(row: dict[str, Any], evidence: Sequence[float], whole: float) -> None:
-    for name, known in _KNOWN:
-        if not row[known]:
-            row[name] = None
-    row["count"] = int(row["count"])
-    row["evidence"] = {kind: ms / whole for kind, ms in zip(_EVIDENCE, evidence, strict=True) if ms and whole}
+def _shares(ms: Sequence[float], whole: float) -> dict[str, float]:
+    return {kind: own / whole for kind, own in zip(_EVIDENCE, ms, strict=True) if own and whole}
+
+
+def _work_sums(own: Mapping[str, float]) -> WorkSums:
+    def known(name: str, number: str) -> float | None:
+        return own[name] if own[number] else None
+
+    return WorkSums(
+        count=int(own["count"]),
+        total_ms=own["total_ms"],
+        in_mixed_ms=own["in_mixed_ms"],
+        whole_n=own["whole_n"],
+        flop=known("flop", "flop_n"),
+        flop_executed=known("flop_executed", "executed_n"),
+        bytes=known("bytes", "bytes_n"),
+        bytes_n=own["bytes_n"],
+        bytes_ms=own["bytes_ms"],
+        both_flop=own["both_flop"],
+        both_bytes=own["both_bytes"],
+        memory_s=known("memory_s", "memory_n"),
+        memory_ms=own["memory_ms"],
+        matrix_s=known("matrix_s", "matrix_n"),
+        compute_ms=own["compute_ms"],
+        most_s=own["most_s"],
+        most_ms=own["most_ms"],
+        placed_ms=own["placed_ms"],
+        placed_compute_s=own["placed_compute_s"],
+        placed_memory_s=own["placed_memory_s"],
+        bounded_n=own.get("bounded_n", 0.0),
+        flop_low=own.get("flop_low", 0.0),
+        flop_high=own.get("flop_high", 0.0),
+    )

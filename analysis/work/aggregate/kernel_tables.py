@@ -1,28 +1,26 @@
-"""The kernel table, the op-class table and the roofline: sums of kernel work by (name, phase) and (op class, phase)."""
+"""The kernel table and the op-class table: sums of kernel work by (name, phase) and (op class, phase), and ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...numeric.grouping import places_of, stable_order
 from ...records.tables import KERNEL_TABLE, OP_CLASS_TABLE
-from ...records.trace import Trace
+from ...records.trace import Schema, Trace
 from ..model_choice.choose_model import ModelChoice
 from ..operators.name_arrays import DTYPES, MATRIX_OPS
+from ..work_input import WorkInput
 from . import ratios
 from .block_waves import SmLimits, waves
-from .kernel_sums import GroupSums, each_group, merged
+from .kernel_sums import GroupSums, RowSums, WorkSums, each_group, merged
 
-CONVENTIONS = (
-    "multiply-add = 2 FLOP; attention exact causal; bytes = least traffic, activations counted",
-    "intensity counts activations; by the weights-only convention a GEMM's is its tokens at 16 bit a weight",
-    "MFU counts matrix work (GEMMs, attention) against the dense peak of the kernel's own type",
-)
 _NO_RATIO = {"collective": "time is transfer and waiting for other ranks: no MFU or MBU"}
 # Why nothing is said of kernels that belong to no place of a layer.
 _NO_FORMULA = {
@@ -40,12 +38,13 @@ _NO_TOKENS = {
     "other": "not a step of the model: warm-up, graph capture or a draft",
     "unknown": "phase unknown: its tokens are not known",
 }
-MOSTLY = 0.5  # share of a row's or a phase's time that must be known for its ratios
+MIN_KNOWN_SHARE = 0.5  # of a row's time at the compute ceiling, padding included, that must be known for its ratios
+WHOLE_SHARE = 0.995  # of a row's time with known work: from here on it is all of it
 _LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
 @dataclass(frozen=True)
-class Ceiling:
+class CommonCeiling:
     """The ceilings a whole row is held against: those of the devices, which are alike or are named in the reason."""
 
     bandwidth_gbps: float | None
@@ -54,137 +53,192 @@ class Ceiling:
     reason: str | None
 
 
-def common_ceiling(ceilings: Sequence[Any]) -> Ceiling:
+def common_ceiling(ceilings: Sequence[DeviceCeilings]) -> CommonCeiling:
     """The mean bandwidth, smallest L2 and largest boost of the devices, and why a number is missing."""
     bandwidth = [each.memory_bandwidth_gbps for each in ceilings if each.memory_bandwidth_gbps]
     cache = [each.l2_bytes for each in ceilings if each.l2_bytes]
     reasons = [each.reason for each in ceilings if each.reason and not each.peak_tflops]
-    return Ceiling(
+    return CommonCeiling(
         bandwidth_gbps=sum(bandwidth) / len(bandwidth) if bandwidth else None,
         l2_bytes=min(cache) if cache else None,
-        boost_pct=max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT),
+        boost_pct=max((ratios.boost_pct(each) for each in ceilings), default=ratios.MAX_MFU_PCT),
         reason=reasons[0] if reasons else (None if bandwidth else "GPU not known: pass --gpu"),
     )
 
 
-def boost_pct(ceiling: Any) -> float:
-    """How far above the spec peak a device may honestly come: its maximum clock over the clock of the peak."""
-    if ceiling.max_clock_mhz and ceiling.spec_clock_mhz:
-        return float(100.0 * max(1.0, ceiling.max_clock_mhz / ceiling.spec_clock_mhz))
-    return ratios.MFU_BOOST_PCT
-
-
 @dataclass(frozen=True)
-class Why:
-    """What reasons are made of."""
+class RowReasons:
+    """What the reasons of a row are made of."""
 
-    ceiling: Ceiling
+    ceiling: CommonCeiling
     choice: ModelChoice
 
 
-def _ratios_of(row: Mapping[str, Any], why: Why) -> dict[str, Any]:
-    """The row with intensity, MFU, MBU, bound, headroom and reason filled in."""
-    out = dict(row)
-    notes: list[str] = []
-    op_class = row["op_class"]
-    flop, total_bytes = row["flop"], row["bytes"]
+class TableRow(msgspec.Struct, frozen=True):
+    """The cells of one row by the names of KERNEL_TABLE, but for what its name and its median launch say."""
+
+    name_id: int
+    median_launch: int
+    op_class: str
+    phase: str
+    evidence: dict[str, float]
+    count: int
+    count_per_step: float | None
+    total_ms: float
+    in_mixed_ms: float
+    median_us: float
+    flop: float | None
+    flop_executed: float | None
+    bytes: float | None
+    work_source: str
+    arithmetic_intensity: float | None
+    mfu_pct: float | None
+    mbu_pct: float | None
+    bound: str
+    headroom_ms: float | None
+    reason: str | None
+    dtype: str | None
+
+
+_NO_RATIOS = (ratios.Ratio(None), ratios.Ratio(None))
+
+
+def _table_row(row: RowSums, why: RowReasons) -> TableRow:
+    """The row with intensity, MFU, MBU, bound, headroom and reason."""
+    sums = row.sums
     # a step that an edge cuts lacks some of its kernels
-    count, steps = (row["whole_n"], row["whole_steps"]) if row["whole_steps"] else (row["count"], row["steps"])
-    out["count_per_step"] = count / steps if steps else None
-    matrix = op_class in MATRIX_OPS
-    told = row["compute_ms"] >= MOSTLY * row["most_ms"]  # else what is known of a few kernels would speak for all
-    out["arithmetic_intensity"] = row["both_flop"] / row["both_bytes"] if told and row["both_bytes"] > 0 else None
-    mfu = mbu = ratios.Ratio(None)
-    if op_class in _NO_RATIO:
-        notes.append(_NO_RATIO[op_class])
-    elif row["helper"] and total_bytes == 0:
-        notes.append("its work is counted with the kernel it completes")
-    elif flop is None and total_bytes is None:
-        notes.append(_unknown_work(row, why))
-    else:
-        if matrix and told and row["matrix_s"] is not None and row["compute_ms"]:
-            peak = _effective_peak(row)
-            mfu = ratios.mfu(flop or 0.0, row["compute_ms"] / 1e3, peak, boost_pct=why.ceiling.boost_pct)
-        if row["memory_s"] is not None and row["memory_ms"] and why.ceiling.bandwidth_gbps:
-            mbu = _row_mbu(row, why.ceiling)
-        notes += [each.reason for each in (mfu, mbu) if each.reason]
-        if matrix and flop is None:
-            notes.append(_unknown_work(row, why))
-        notes.append(_at_most(row))
-        if row["bytes_ms"] < 0.995 * row["total_ms"]:
-            notes.append(f"work known for {100 * row['bytes_ms'] / row['total_ms']:.0f}% of its time")
-        if why.ceiling.reason and row["memory_s"] is None:
-            notes.append(why.ceiling.reason)
-        elif matrix and flop is not None and row["matrix_s"] is None:
-            notes.append(f"no peak known for {DTYPES[row['dtype']] or 'its data type'}")
-    out["mfu_pct"], out["mbu_pct"] = mfu.pct, mbu.pct
-    verdict = _verdict(row, mfu, mbu, told=told, communication=op_class == "collective")
-    out["bound"], out["headroom_ms"] = verdict.bound, verdict.headroom_ms
-    notes.append(_bounds_of(row))
+    count, steps = (sums.whole_n, row.whole_steps) if row.whole_steps else (sums.count, row.steps)
+    told = _mostly_known(sums)
+    mfu, mbu = _ratios(row, why.ceiling) if _has_ratios(row) else _NO_RATIOS
+    verdict = _verdict(row, mfu, mbu)
+    notes = [*_notes(row, why, mfu, mbu), _bounds_of(sums)]
     if verdict.bound == "latency" and verdict.roofline_share is not None:
         notes.append(f"roofline time is {100 * verdict.roofline_share:.0f}% of its time: neither ceiling binds")
-    out["reason"] = "; ".join(dict.fromkeys(note for note in notes if note)) or None
-    out["work_source"] = row["source"] if total_bytes is not None or flop is not None else "unknown"
-    out["dtype"] = DTYPES[row["dtype"]] or None
-    return out
+    return TableRow(
+        name_id=row.name_id,
+        median_launch=row.median_launch,
+        op_class=row.op_class,
+        phase=row.phase,
+        evidence=row.evidence,
+        count=sums.count,
+        count_per_step=count / steps if steps else None,
+        total_ms=sums.total_ms,
+        in_mixed_ms=sums.in_mixed_ms,
+        median_us=row.median_us,
+        flop=sums.flop,
+        flop_executed=sums.flop_executed,
+        bytes=sums.bytes,
+        work_source=row.work_source if sums.bytes is not None or sums.flop is not None else "unknown",
+        arithmetic_intensity=sums.both_flop / sums.both_bytes if told and sums.both_bytes > 0 else None,
+        mfu_pct=mfu.pct,
+        mbu_pct=mbu.pct,
+        bound=verdict.bound,
+        headroom_ms=verdict.headroom_ms,
+        reason="; ".join(dict.fromkeys(note for note in notes if note)) or None,
+        dtype=DTYPES[row.dtype] or None,
+    )
 
 
-def _at_most(row: Mapping[str, Any]) -> str:
-    """The MFU that the padded work of kernels without useful FLOPs bounds from above; '' where none is so."""
-    if not row["most_ms"] > row["compute_ms"]:
-        return ""
-    bound = f"MFU at most {100 * row['most_s'] / (row['most_ms'] / 1e3):.1f}%, counted with the padded size"
-    if row["flop"] is None:
-        return bound
-    return f"useful FLOPs known for {100 * row['compute_ms'] / row['most_ms']:.0f}% of its time; {bound}"
+def _mostly_known(sums: WorkSums) -> bool:
+    """Whether what is known speaks for the row: else a few kernels would speak for all."""
+    return sums.compute_ms >= MIN_KNOWN_SHARE * sums.most_ms
 
 
-def _bounds_of(row: Mapping[str, Any]) -> str:
-    """What tile and grid bound the FLOPs of a row's launches by; '' where they do not."""
-    bounded = row.get("bounded_n")
-    if not bounded:
-        return ""
-    least, most = (row[end] / bounded / 1e6 for end in ("flop_low", "flop_high"))
-    least, most = (f"{each:,.0f}" if each >= 1e3 else f"{each:.4g}" for each in (least, most))
-    of = "" if bounded == row["count"] else f" ({bounded:.0f} of {row['count']} launches)"
-    return f"between {least} and {most} MFLOP per launch by tile and grid{of}"
+def _is_counted_elsewhere(row: RowSums) -> bool:
+    """Whether its work is counted with the kernels that it completes."""
+    return row.helper and row.sums.bytes == 0
 
 
-def _effective_peak(row: Mapping[str, Any]) -> float:
-    """TFLOP/s that the row's FLOPs would need to run in its ideal time: the peak, or the mix of several."""
-    return float(row["flop"] / row["matrix_s"] / 1e12) if row["matrix_s"] else float("inf")
+def _has_ratios(row: RowSums) -> bool:
+    known = row.sums.flop is not None or row.sums.bytes is not None
+    return known and row.op_class not in _NO_RATIO and not _is_counted_elsewhere(row)
 
 
-def _row_mbu(row: Mapping[str, Any], ceiling: Ceiling) -> ratios.Ratio:
-    seconds = row["memory_ms"] / 1e3
-    bandwidth = row["bytes"] / row["memory_s"] / 1e9 if row["memory_s"] else ceiling.bandwidth_gbps or 0.0
-    per_launch = row["bytes"] / max(row["bytes_n"], 1)
-    ratio = ratios.mbu(row["bytes"], seconds, bandwidth)
+def _ratios(row: RowSums, ceiling: CommonCeiling) -> tuple[ratios.Ratio, ratios.Ratio]:
+    """MFU and MBU of a row with known work."""
+    sums = row.sums
+    mfu, mbu = _NO_RATIOS
+    if row.op_class in MATRIX_OPS and _mostly_known(sums) and sums.matrix_s is not None and sums.compute_ms:
+        flop = sums.flop or 0.0
+        # the peak, or the mix of several: what the row's FLOPs would need to run in its ideal time
+        peak = flop / sums.matrix_s / 1e12 if sums.matrix_s else float("inf")
+        mfu = ratios.mfu(flop, sums.compute_ms / 1e3, peak, boost_pct=ceiling.boost_pct)
+    if sums.memory_s is not None and sums.memory_ms and ceiling.bandwidth_gbps:
+        mbu = _row_mbu(sums, sums.memory_s, ceiling.bandwidth_gbps, ceiling.l2_bytes)
+    return mfu, mbu
+
+
+def _row_mbu(sums: WorkSums, memory_s: float, ceiling_gbps: float, l2_bytes: float | None) -> ratios.Ratio:
+    seconds, size = sums.memory_ms / 1e3, sums.bytes or 0.0
+    bandwidth = size / memory_s / 1e9 if memory_s else ceiling_gbps
+    launches = max(sums.bytes_n, 1)
+    ratio = ratios.mbu(size, seconds, bandwidth)
     if ratio.pct is None or ratio.pct > 100.0:
-        alone = ratios.mbu(per_launch, seconds / max(row["bytes_n"], 1), bandwidth, l2_bytes=ceiling.l2_bytes)
+        alone = ratios.mbu(size / launches, seconds / launches, bandwidth, l2_bytes=l2_bytes)
         return alone if alone.l2_resident else ratio
     return ratio
 
 
-def _verdict(
-    row: Mapping[str, Any], mfu: ratios.Ratio, mbu: ratios.Ratio, *, told: bool, communication: bool
-) -> ratios.Verdict:
+def _notes(row: RowSums, why: RowReasons, mfu: ratios.Ratio, mbu: ratios.Ratio) -> Iterator[str]:
+    """Why a number of the row is missing, and what to know of one; '' for none."""
+    sums, matrix = row.sums, row.op_class in MATRIX_OPS
+    if row.op_class in _NO_RATIO:
+        yield _NO_RATIO[row.op_class]
+    elif _is_counted_elsewhere(row):
+        yield "its work is counted with the kernel it completes"
+    elif not _has_ratios(row):
+        yield _unknown_work(row, why)
+    else:
+        yield from (each.reason or "" for each in (mfu, mbu))
+        if matrix and sums.flop is None:
+            yield _unknown_work(row, why)
+        yield _at_most(sums)
+        if sums.bytes_ms < WHOLE_SHARE * sums.total_ms:
+            yield f"work known for {100 * sums.bytes_ms / sums.total_ms:.0f}% of its time"
+        if why.ceiling.reason and sums.memory_s is None:
+            yield why.ceiling.reason
+        elif matrix and sums.flop is not None and sums.matrix_s is None:
+            yield f"no peak known for {DTYPES[row.dtype] or 'its data type'}"
+
+
+def _at_most(sums: WorkSums) -> str:
+    """The MFU that the padded work of kernels without useful FLOPs bounds from above; '' where none is so."""
+    if not sums.most_ms > sums.compute_ms:
+        return ""
+    bound = f"MFU at most {100 * sums.most_s / (sums.most_ms / 1e3):.1f}%, counted with the padded size"
+    if sums.flop is None:
+        return bound
+    return f"useful FLOPs known for {100 * sums.compute_ms / sums.most_ms:.0f}% of its time; {bound}"
+
+
+def _bounds_of(sums: WorkSums) -> str:
+    """What tile and grid bound the FLOPs of a row's launches by; '' where they do not."""
+    if not sums.bounded_n:
+        return ""
+    ends = (sums.flop_low / sums.bounded_n / 1e6, sums.flop_high / sums.bounded_n / 1e6)
+    least, most = (f"{each:,.0f}" if each >= 1e3 else f"{each:.4g}" for each in ends)
+    of = "" if sums.bounded_n == sums.count else f" ({sums.bounded_n:.0f} of {sums.count} launches)"
+    return f"between {least} and {most} MFLOP per launch by tile and grid{of}"
+
+
+def _verdict(row: RowSums, mfu: ratios.Ratio, mbu: ratios.Ratio) -> ratios.Verdict:
+    sums = row.sums
     refused = (mfu.pct is None and mfu.reason) or (mbu.pct is None and mbu.reason)
-    if communication:
+    if row.op_class == "collective":
         return ratios.Verdict("communication", None)
-    if refused or not told or not row["placed_ms"]:
+    if refused or not _mostly_known(sums) or not sums.placed_ms:
         return ratios.Verdict("unknown", None)
-    if row["helper"] and row["bytes"] == 0:
-        return ratios.Verdict("latency", row["total_ms"])
-    return ratios.verdict(row["placed_ms"] / 1e3, row["placed_compute_s"], row["placed_memory_s"])
+    if _is_counted_elsewhere(row):
+        return ratios.Verdict("latency", sums.total_ms)
+    return ratios.verdict(sums.placed_ms / 1e3, sums.placed_compute_s, sums.placed_memory_s)
 
 
-def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
+def _unknown_work(row: RowSums, why: RowReasons) -> str:
     """Why nothing is known of a row's work."""
-    op_class, phase = row["op_class"], row["phase"]
-    if row["source"] == "measured" and row["bytes"] is not None:
+    op_class, phase = row.op_class, row.phase
+    if row.work_source == "measured" and row.sums.bytes is not None:
         return "its FLOPs were not counted by Nsight Compute"
-    if not row["steps"]:
+    if not row.steps:
         return "outside every step"
     if phase in _NO_TOKENS:
         return _NO_TOKENS[phase]
@@ -195,60 +249,62 @@ def _unknown_work(row: Mapping[str, Any], why: Why) -> str:
             lengths if phase == "decode" else "how the step's prompt tokens split over requests is not in the capture"
         )
     if op_class in (*MATRIX_OPS, "norm", "rope", "kv_write", "activation", "embedding"):
-        known = _unknown_tokens(row) if modelled else None
+        known = _unknown_tokens(row.sums) if modelled else None
         return known or why.choice.reason or "its place in the layer, or the step's tokens, could not be told"
     return _NO_FORMULA.get(op_class, "no formula for this kind of kernel")
 
 
-def _unknown_tokens(row: Mapping[str, Any]) -> str | None:
+def _unknown_tokens(sums: WorkSums) -> str | None:
     """That a row's work lacks the step's tokens, where what is known of it shows that."""
     said = "the step's tokens are not known"
-    if row["flop_executed"] is not None:
+    if sums.flop_executed is not None:
         said += ", only the size its graph was padded to"
-    if row["bytes"] is not None:
+    if sums.bytes is not None:
         return f"{said}: bytes are those of the weights alone"
-    return said if row["flop_executed"] is not None else None
+    return said if sums.flop_executed is not None else None
 
 
-def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
+def kernel_table(given: WorkInput, sums: GroupSums, why: RowReasons) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
-    columns = _columns((_ratios_of(row, why) for row in each_group(sums)), (*KERNEL_TABLE, "name_id", "median_launch"))
-    keys = zip(columns["total_ms"], columns["name_id"], columns["phase"], strict=True)
-    order = [at for *_, at in sorted((-ms, name, phase, at) for at, (ms, name, phase) in enumerate(keys))]
-    columns = {key: [values[at] for at in order] for key, values in columns.items()}
-    used = columns.pop("name_id")
-    for key, series in (
-        ("name", trace.names["name"]),
-        ("library", facts["library"]),
-        ("short_name", facts["short_name"]),
-    ):
-        columns[key] = series.gather(used).to_list()
-    return _frame(columns | _launch_facts(trace, columns.pop("median_launch"), ceilings), KERNEL_TABLE)
+    names, facts = given.trace.names, given.name_facts
+    rows = sorted(
+        (_table_row(row, why) for row in each_group(sums)), key=lambda row: (-row.total_ms, row.name_id, row.phase)
+    )
+    used = pl.Series([row.name_id for row in rows], dtype=pl.UInt32)
+    named = {
+        "name": names["name"].gather(used),
+        "short_name": facts["short_name"].gather(used),
+        "library": facts["library"].gather(used),
+    }
+    launches = _launch_facts(given.trace, np.array([row.median_launch for row in rows], np.int64), given.ceilings)
+    return _frame(rows, {**named, **launches}, KERNEL_TABLE)
 
 
-def op_class_table(sums: GroupSums, why: Why) -> pl.DataFrame:
+def op_class_table(sums: GroupSums, why: RowReasons) -> pl.DataFrame:
     """OP_CLASS_TABLE: the same numbers by (op class, phase)."""
     members: dict[tuple[int, int], list[int]] = {}
     for group, key in enumerate(zip(sums.op.tolist(), sums.phase.tolist(), strict=True)):
         members.setdefault(key, []).append(group)
-    rows = [_ratios_of(merged(sums, groups), why) for groups in members.values()]
-    rows.sort(key=lambda row: (-row["total_ms"], row["op_class"], row["phase"]))
-    return _frame(_columns(rows, tuple(OP_CLASS_TABLE)), OP_CLASS_TABLE)
+    rows = [_table_row(merged(sums, groups), why) for groups in members.values()]
+    rows.sort(key=lambda row: (-row.total_ms, row.op_class, row.phase))
+    return _frame(rows, {}, OP_CLASS_TABLE)
 
 
-def _columns(rows: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> dict[str, list[Any]]:
-    """The rows as columns; each row is let go before the next is made, as there may be 100,000."""
-    cells = [tuple(map(row.get, keys)) for row in rows]
-    return {key: [row[at] for row in cells] for at, key in enumerate(keys)}
+def _frame(rows: Sequence[TableRow], further: Mapping[str, pl.Series], schema: Schema) -> pl.DataFrame:
+    """The rows as a frame, with columns that are no cells of theirs."""
+    return pl.DataFrame(
+        [
+            pl.Series(name, further[name] if name in further else [getattr(row, name) for row in rows], dtype=dtype)
+            for name, dtype in schema.items()
+        ]
+    )
 
 
-def _frame(columns: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.DataFrame:
-    return pl.DataFrame([pl.Series(name, columns[name], dtype=dtype) for name, dtype in schema.items()])
-
-
-def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> dict[str, pl.Series]:
+def _launch_facts(
+    trace: Trace, rows: npt.NDArray[np.int64], ceilings: Sequence[DeviceCeilings]
+) -> dict[str, pl.Series]:
     """Columns of blocks, waves, coverage and tail of some launches; null where not known."""
-    launch = trace.kernels[np.array(rows, dtype=np.int64)].with_columns(
+    launch = trace.kernels[rows].with_columns(
         blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
         threads=pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z"),
     )
@@ -274,7 +330,7 @@ def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> dic
     }
 
 
-def _limits(ceiling: Any) -> SmLimits | None:
+def _limits(ceiling: DeviceCeilings) -> SmLimits | None:
     if not ceiling.sm_count:
         return None
     return SmLimits(
@@ -284,50 +340,3 @@ def _limits(ceiling: Any) -> SmLimits | None:
         registers=ceiling.registers_per_sm or None,
         shared_memory_bytes=ceiling.shared_memory_per_sm_bytes or None,
     )
-
-
-def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float | None = None) -> dict[str, Any]:
-    """Ceilings per data type, a point per (op class, phase) with known work, and a centroid per phase.
-
-    ``clock_hz``: the measured SM clock; the peak at that clock then stands beside the spec peak.
-    """
-    lines = []
-    for ceiling in ceilings:
-        for dtype, peak in sorted(ceiling.peak_tflops.items(), key=lambda item: -item[1]):
-            lines.append(
-                {
-                    "device_index": ceiling.device_index,
-                    "gpu_name": ceiling.gpu_name,
-                    "dtype": dtype,
-                    "peak_tflops": peak,
-                    "bandwidth_gbps": ceiling.memory_bandwidth_gbps,
-                    "ridge": ceiling.ridge(dtype),
-                    "source": ceiling.ceiling_source,
-                    "peak_tflops_at_clock": ceiling.peak_at_clock(dtype, clock_hz) if clock_hz else None,
-                }
-            )
-    points = []
-    columns = ("op_class", "phase", "flop", "bytes", "arithmetic_intensity", "mfu_pct", "mbu_pct", "total_ms", "bound")
-    for row in op_classes.select(columns).iter_rows(named=True):
-        if row["arithmetic_intensity"] is None or not row["total_ms"]:
-            continue
-        gbps = row["bytes"] / row["total_ms"] / 1e6
-        # By way of the intensity: where FLOPs are known of some kernels only, the point keeps its place to the roof.
-        points.append({**row, "tflops": row["arithmetic_intensity"] * gbps / 1e3, "gbps": gbps})
-    centroids = []
-    for phase in ("prefill", "decode", "mixed"):
-        own = [point for point in points if point["phase"] == phase]
-        of_phase = op_classes.filter((pl.col("phase") == phase) & ~pl.col("op_class").is_in(list(_NO_RATIO)))
-        if not own or sum(point["total_ms"] for point in own) < MOSTLY * float(of_phase["total_ms"].sum()):
-            continue
-        flop = sum(point["arithmetic_intensity"] * point["bytes"] for point in own)
-        size, ms = (sum(point[key] for point in own) for key in ("bytes", "total_ms"))
-        centroids.append(
-            {
-                "phase": phase,
-                "arithmetic_intensity": flop / size if size else None,
-                "tflops": flop / ms / 1e9,
-                "total_ms": ms,
-            }
-        )
-    return {"ceilings": lines, "points": points, "centroids": centroids, "conventions": list(CONVENTIONS)}

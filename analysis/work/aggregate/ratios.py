@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LATENCY_SHARE = 0.30  # below this share of the kernel's time at the roofline, neither ceiling binds
-MBU_NOISE_PCT = 105.0  # effective bandwidth up to this is the ceiling, within the noise of its calibration
-MFU_BOOST_PCT = 108.0  # where no clock is known: boost clocks exceed datasheet clocks by up to this (H100: 1980/1830)
+from ...gpus.device_ceilings import DeviceCeilings
+
+MAX_LATENCY_SHARE = 0.30  # below this share of the kernel's time at the roofline, neither ceiling binds
+MAX_MBU_PCT = 105.0  # effective bandwidth up to this is the ceiling, within the noise of its calibration
+MAX_MFU_PCT = 108.0  # where no clock is known: boost clocks exceed datasheet clocks by up to this (H100: 1980/1830)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Ratio:
     l2_resident: bool = False
 
 
-def mfu(flop: float, seconds: float, peak_tflops: float, *, boost_pct: float = MFU_BOOST_PCT) -> Ratio:
+def mfu(flop: float, seconds: float, peak_tflops: float, *, boost_pct: float = MAX_MFU_PCT) -> Ratio:
     """Model FLOPs utilisation in percent; refused above ``boost_pct`` with the three inputs to check."""
     if not seconds > 0:
         return Ratio(None, "no duration")
@@ -51,7 +53,7 @@ def mbu(num_bytes: float, seconds: float, bandwidth_gbps: float, *, l2_bytes: fl
         return Ratio(pct)
     if l2_bytes is not None and num_bytes <= l2_bytes:
         return Ratio(None, f"l2_resident: {num_bytes / 1e6:.3g} MB fit in the L2 cache", l2_resident=True)
-    if pct <= MBU_NOISE_PCT:
+    if pct <= MAX_MBU_PCT:
         return Ratio(pct, "at the bandwidth ceiling, within its calibration")
     return Ratio(
         None,
@@ -88,13 +90,13 @@ def verdict(
     roofline = max(compute_seconds, memory_seconds)
     share = roofline / seconds
     headroom = 1e3 * (seconds - roofline)
-    if share < LATENCY_SHARE:
+    if share < MAX_LATENCY_SHARE:
         return Verdict("latency", headroom, share)
     return Verdict("compute" if compute_seconds > memory_seconds else "memory", headroom, share)
 
 
-def phase_ratio_pct(ideal: float | None, nanoseconds: float) -> float | None:
-    """Percent of ``nanoseconds`` that the work would need at its ceiling; None where either is unknown."""
-    if ideal is None or not nanoseconds > 0:
-        return None
-    return 100.0 * ideal / (nanoseconds / 1e9)
+def boost_pct(ceilings: DeviceCeilings) -> float:
+    """How far above the spec peak a device may honestly come: its maximum clock over the clock of the peak."""
+    if ceilings.max_clock_mhz and ceilings.spec_clock_mhz:
+        return float(100.0 * max(1.0, ceilings.max_clock_mhz / ceilings.spec_clock_mhz))
+    return MAX_MFU_PCT

@@ -3,54 +3,106 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...numeric.row_chunks import stretches
 from ...phases import PhaseResult
 from ..kernel_work import NAME, KernelWork
 from ..operators.kernel_places import is_place
 from ..step_costs.whole_step_costs import WholeSteps
 from . import ratios
-from .kernel_tables import boost_pct
+from .ratios import boost_pct
 
 Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 _ATTENTION = ("attention", "attention_prefill", "attention_decode")
-REPLAY_SHARE = 0.1  # of a step's busy time that must lie in recorded graph replays
+MIN_REPLAY_SHARE = 0.1  # of a step's busy time that lies in graph replays, where these left rows of their own
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Steps most of whose kernels are not in the capture, and the work of the whole model in every step."""
+
+    steps: Bools
+    whole: WholeSteps
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """Work of every step and its ideal times at the ceilings; NaN = unknown."""
+
+    flop: Floats
+    bytes: Floats  # a lower bound where ``kv`` or ``activations`` are unknown
+    weights: Floats
+    kv: Floats
+    activations: Floats
+    compute_s: Floats
+    memory_s: Floats
+
+
+class _PerStep:
+    """Sums over the kernels of each step."""
+
+    def __init__(self, step: npt.NDArray[np.int32], steps: int) -> None:
+        self.row = step.astype(np.int64) + 1  # kernels outside every step count for a step before the first
+        self.rows = steps + 1
+
+    def total(self, values: Floats, chosen: Bools | None = None) -> Floats:
+        """The known values of each step (of the ``chosen`` kernels) added up."""
+        counted = ~np.isnan(values) if chosen is None else ~np.isnan(values) & chosen
+        return np.bincount(self.row, np.where(counted, values, 0.0), self.rows).astype(np.float64)[1:]
+
+    def has(self, chosen: Bools) -> Bools:
+        """Steps with at least one of the ``chosen`` kernels."""
+        found = np.zeros(self.rows, np.bool_)
+        found[self.row[np.flatnonzero(chosen)]] = True
+        return found[1:]
 
 
 def fill_step_work(
-    steps: pl.DataFrame,
-    work: KernelWork,
-    ceilings: Sequence[Any],
-    *,
-    incomplete: npt.NDArray[np.bool_] | None = None,
-    whole: WholeSteps | None = None,
+    steps: pl.DataFrame, work: KernelWork, ceilings: Sequence[DeviceCeilings], opaque: Opaque | None = None
 ) -> tuple[pl.DataFrame, int]:
     """``steps`` with their work columns, and how many ratios were refused.
 
     ``flop`` and ``bytes_activations`` are null where a GEMM's FLOPs are unknown; ``bytes`` is a lower bound where
     ``bytes_kv`` or they are null (the weights are known, the KV lengths or the tokens are not). Steps that are
-    ``incomplete`` (most of their kernels are not in the capture) have the work of the ``whole`` model instead, where
-    that is known and their graph replays left a row each; else none at all: the few recorded kernels would pass for
-    the whole step.
+    ``opaque`` have the work of the whole model instead, where that is known and their graph replays left a row each;
+    else none at all: the few recorded kernels would pass for the whole step.
     """
-    n = steps.height
-    step = work.step.astype(np.int64) + 1  # kernels outside every step count for a step before the first
+    per_step = _PerStep(work.step, steps.height)
+    busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
+    own = _recorded_work(per_step, work, opaque)
+    if opaque is not None:
+        kernel_s = per_step.total(work.duration.astype(np.float64)) / 1e9
+        # busy beyond the kernels: the graph replays are rows of their own, so the step's time is whole
+        recorded = kernel_s < (1.0 - MIN_REPLAY_SHARE) * busy
+        own = _with_whole_model(own, opaque, recorded)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mfu, mbu = 100.0 * own.compute_s / busy, 100.0 * own.memory_s / busy
+    boost = max((boost_pct(each) for each in ceilings), default=ratios.MAX_MFU_PCT)
+    refused = int(np.count_nonzero(mfu > boost) + np.count_nonzero(mbu > ratios.MAX_MBU_PCT))
+    columns = {
+        "flop": own.flop,
+        "bytes": own.bytes,
+        "bytes_weights": own.weights,
+        "bytes_kv": own.kv,
+        "bytes_activations": np.where(own.activations < 0, np.nan, own.activations),
+        "mfu_pct": np.where(mfu > boost, np.nan, mfu),
+        "mbu_pct": np.where(mbu > ratios.MAX_MBU_PCT, np.nan, mbu),
+    }
+    filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
+    return steps.with_columns(filled), refused
 
-    def total(values: Floats, chosen: npt.NDArray[np.bool_] | None = None) -> Floats:
-        counted = ~np.isnan(values) if chosen is None else ~np.isnan(values) & chosen
-        return np.bincount(step, np.where(counted, values, 0.0), n + 1).astype(np.float64)[1:]
 
-    def has(chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        found = np.zeros(n + 1, np.bool_)
-        found[step[np.flatnonzero(chosen)]] = True
-        return found[1:]
-
+def _recorded_work(per_step: _PerStep, work: KernelWork, opaque: Opaque | None) -> StepWork:
+    """The sums of the recorded kernels of each step."""
+    total, has = per_step.total, per_step.has
     attention = is_place(work.place, _ATTENTION)
     placed_gemm = work.matrix & ~attention & (work.place > 0)
     no_flop = has(placed_gemm & np.isnan(work.flop))
@@ -67,39 +119,41 @@ def fill_step_work(
     kv_bytes = total(work.kv)
     kv = np.where(any_bytes & ~no_kv, kv_bytes, np.nan)
     activations = size - weights - np.where(np.isnan(kv), kv_bytes, kv)
-    unknown_rows = no_flop if incomplete is None else no_flop & ~incomplete  # of GEMMs: only their weights are counted
-    busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
+    no_rows = no_flop if opaque is None else no_flop & ~opaque.steps  # of GEMMs: only their weights are counted
     compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
     unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s))
-    compute = np.where(unpriced, np.nan, compute)
-    memory = np.where(any_bytes & has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan)
-    if incomplete is not None:
-        modelled = incomplete & _replays_recorded(busy, total(work.duration.astype(np.float64)))
-        for own, model in (
-            *((flop, "flop"), (weights, "weights"), (kv, "kv"), (activations, "activations")),
-            *((compute, "compute_s"), (memory, "memory_s")),
-        ):
-            own[incomplete] = np.nan
-            if whole is not None:
-                own[modelled] = getattr(whole, model)[modelled]
-        size[incomplete] = (weights + np.nan_to_num(kv) + np.nan_to_num(activations))[incomplete]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mfu, mbu = 100.0 * compute / busy, 100.0 * memory / busy
-    boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
-    refused = int(np.count_nonzero(mfu > boost) + np.count_nonzero(mbu > ratios.MBU_NOISE_PCT))
-    mfu = np.where(mfu > boost, np.nan, mfu)
-    mbu = np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu)
-    columns = {
-        "flop": flop,
-        "bytes": size,
-        "bytes_weights": weights,
-        "bytes_kv": kv,
-        "bytes_activations": np.where((activations < 0) | unknown_rows, np.nan, activations),
-        "mfu_pct": mfu,
-        "mbu_pct": mbu,
-    }
-    filled = [pl.Series(name, values, dtype=pl.Float64).fill_nan(None) for name, values in columns.items()]
-    return steps.with_columns(filled), refused
+    return StepWork(
+        flop=flop,
+        bytes=size,
+        weights=weights,
+        kv=kv,
+        activations=np.where(no_rows, np.nan, activations),
+        compute_s=np.where(unpriced, np.nan, compute),
+        memory_s=np.where(any_bytes & has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan),
+    )
+
+
+def _with_whole_model(own: StepWork, opaque: Opaque, recorded: Bools) -> StepWork:
+    """``own`` with opaque steps unknown, but for the whole model's work where their replays are ``recorded`` rows."""
+    modelled = opaque.steps & recorded
+    whole = opaque.whole
+
+    def of(values: Floats, model: Floats) -> Floats:
+        return np.where(modelled, model, np.where(opaque.steps, np.nan, values))
+
+    weights = of(own.weights, whole.weights)
+    kv = of(own.kv, whole.kv)
+    activations = of(own.activations, whole.activations)
+    size = weights + np.nan_to_num(kv) + np.nan_to_num(activations)
+    return StepWork(
+        flop=of(own.flop, whole.flop),
+        bytes=np.where(opaque.steps, size, own.bytes),
+        weights=weights,
+        kv=kv,
+        activations=activations,
+        compute_s=of(own.compute_s, whole.compute_s),
+        memory_s=of(own.memory_s, whole.memory_s),
+    )
 
 
 def mfu_at_most(steps: pl.DataFrame, work: KernelWork) -> pl.Series:
@@ -123,11 +177,6 @@ def mfu_at_most(steps: pl.DataFrame, work: KernelWork) -> pl.Series:
     return pl.Series("mfu_at_most_pct", pct).fill_nan(None)
 
 
-def _replays_recorded(busy_s: Floats, kernel_ns: Floats) -> npt.NDArray[np.bool_]:
-    """Steps that are busy beyond their kernels: their graph replays are rows of their own, so their time is whole."""
-    return kernel_ns / 1e9 < (1.0 - REPLAY_SHARE) * busy_s
-
-
 def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:
     """Steps whose kernels lie in graph replays that left one row or none; None where the capture has them all."""
     if not phases.opaque_graphs:
@@ -139,9 +188,9 @@ def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:
     return found
 
 
-def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, npt.NDArray[np.float32]]:
+def kernel_ratios(work: KernelWork, ceilings: Sequence[DeviceCeilings]) -> dict[str, npt.NDArray[np.float32]]:
     """``mfu_pct`` and ``mbu_pct`` per kernel; NaN where unknown, not a matrix kernel, or above the ceiling."""
-    boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
+    boost = max((boost_pct(each) for each in ceilings), default=ratios.MAX_MFU_PCT)
     columns = {name: np.empty(len(work.flop), np.float32) for name in ("mfu_pct", "mbu_pct")}
     for some in stretches(len(work.flop)):
         seconds = np.where(work.duration[some] > 0, work.duration[some], np.nan) / 1e9
@@ -149,5 +198,5 @@ def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, npt.N
         mfu = np.where(work.matrix[some] & ~helper, 100.0 * work.compute_s[some] / seconds, np.nan)
         mbu = np.where(helper, np.nan, 100.0 * work.memory_s[some] / seconds)
         columns["mfu_pct"][some] = np.where(mfu > boost, np.nan, mfu)
-        columns["mbu_pct"][some] = np.where(mbu > ratios.MBU_NOISE_PCT, np.nan, mbu)
+        columns["mbu_pct"][some] = np.where(mbu > ratios.MAX_MBU_PCT, np.nan, mbu)
     return columns

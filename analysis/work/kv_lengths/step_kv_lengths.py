@@ -9,18 +9,17 @@ length markers cannot show that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ..operators.formulas import windowed_pairs
-from .request_ledger import Chunk, Ledger
+from .request_lengths import PromptChunk, RequestLengths
 
 Floats = npt.NDArray[np.float64]
 
-TRACKED_SPREAD = 0.01  # widest relative distance of the two bookings at which a sum still counts as tracked
+MAX_TRACKED_SPREAD = 0.01  # relative distance of the two bookings up to which a sum counts as tracked
 
 _COLUMNS = (
     *("prefill_tokens", "decode_tokens", "prefill_requests", "decode_requests", "prompts_finished"),
@@ -47,7 +46,7 @@ class KvLengths:
         return bool(np.nansum(self.decode_sum) > 0)
 
 
-class _Sums:
+class _LengthColumns:
     """Output columns under construction."""
 
     def __init__(self, rows: int) -> None:
@@ -66,20 +65,20 @@ class _Sums:
 
 def kv_lengths(steps: pl.DataFrame, window: int | None = None) -> KvLengths:
     """Lengths for every row of ``steps`` (STEPS); the ranks of a group share what its first device shows."""
-    sums = _Sums(steps.height)
+    sums = _LengthColumns(steps.height)
     columns = {name: np.array(steps[name].cast(pl.Float64).to_numpy(), np.float64) for name in _COLUMNS}
     phase = steps["phase"].cast(pl.String).to_list()
     skip = (steps["excluded"].fill_null(False) | (steps["phase"] == "other")).to_numpy()
     rows = steps.select("group", "index", "device_index").with_row_index("row")
     first = rows.sort("group", "index", "device_index").unique(["group", "index"], keep="first", maintain_order=True)
     for group in first.partition_by("group", maintain_order=True):
-        ledger = Ledger()
+        requests = RequestLengths()
         for row in group["row"].to_list():
             if not skip[row]:
                 values = {name: float(column[row]) for name, column in columns.items()}
-                _advance(ledger, values, phase[row], window, sums, row)
-        ledger.close()
-        for prompt in ledger.resolved:
+                _advance(requests, values, phase[row], window, sums, row)
+        requests.close()
+        for prompt in requests.resolved:
             sums.set_prefill(prompt.row, prompt.tokens, prompt.length, window if prompt.single else None)
             if not prompt.single:  # how the tokens split over the requests is not known, only their sum
                 sums.qk[prompt.row] = sums.qq[prompt.row] = np.nan
@@ -100,33 +99,35 @@ def kv_lengths(steps: pl.DataFrame, window: int | None = None) -> KvLengths:
     )
 
 
-def _advance(ledger: Ledger, v: dict[str, float], phase: str, window: int | None, sums: _Sums, row: int) -> None:
-    """Move the ledger over one step and write what it knows of its decoding requests."""
+def _advance(
+    requests: RequestLengths, v: dict[str, float], phase: str, window: int | None, sums: _LengthColumns, row: int
+) -> None:
+    """Move the requests over one step and write what it knows of its decoding requests."""
     prefills = phase != "decode" and v["prefill_tokens"] != 0
     decodes = phase != "prefill" and v["decode_requests"] != 0
     if phase == "unknown" or (decodes and np.isnan(v["decode_requests"])):
-        ledger.forget()
+        requests.forget()
         return
     if decodes:
-        ledger.decode(int(v["decode_requests"]), v["decode_tokens"], has_prefill=prefills)
-        bounds = ledger.bounds
-        if bounds is not None and bounds[1] - bounds[0] <= TRACKED_SPREAD * bounds[1]:
+        requests.decode(int(v["decode_requests"]), v["decode_tokens"], has_prefill=prefills)
+        bounds = requests.sum_bounds
+        if bounds is not None and bounds[1] - bounds[0] <= MAX_TRACKED_SPREAD * bounds[1]:
             sums.decode[row] = sum(bounds) / 2.0
-            if window and ledger.split_known:
-                sums.decode_window[row] = float(np.minimum((ledger.low + ledger.high) / 2.0, window).sum())
+            if window and requests.split_known:
+                sums.decode_window[row] = float(np.minimum((requests.low + requests.high) / 2.0, window).sum())
     else:
         sums.decode[row] = sums.decode_window[row] = 0.0
     if not prefills:
         sums.prefill[row] = sums.qk[row] = sums.qq[row] = sums.prefill_window[row] = sums.pairs[row] = 0.0
     elif np.isnan(v["prefill_tokens"]) or np.isnan(v["prefill_requests"]):
-        ledger.forget()
+        requests.forget()
     else:
         finished = None if np.isnan(v["prompts_finished"]) else v["prompts_finished"]
-        ledger.prefill(Chunk(row, v["prefill_tokens"], v["prefill_requests"], finished))
+        requests.prefill(PromptChunk(row, v["prefill_tokens"], v["prefill_requests"], finished))
 
 
-def _overrule(sums: _Sums, v: dict[str, float], phase: str, window: int | None, row: int) -> None:
-    """Lengths in the marker's own text beat the ledger."""
+def _overrule(sums: _LengthColumns, v: dict[str, float], phase: str, window: int | None, row: int) -> None:
+    """Lengths in the marker's own text beat those that were tracked."""
     for own, marked in ((sums.qk, "prefill_qk"), (sums.qq, "prefill_qq")):
         if not np.isnan(v[marked]):
             own[row] = v[marked]
@@ -151,12 +152,11 @@ def padded_prefill(steps: pl.DataFrame) -> pl.Series:
 
 
 def fill_steps(steps: pl.DataFrame, lengths: KvLengths) -> pl.DataFrame:
-    """``steps`` with the KV columns filled where the marker left them null and the ledger knows."""
+    """``steps`` with the KV columns filled where the marker left them null and tracking knows."""
 
     def column(name: str, values: Floats) -> pl.Expr:
-        kind: Any = steps.schema[name]
         known = pl.Series(name, values).fill_nan(None)
-        own = known.round(0).cast(kind) if kind == pl.Int64 else known
+        own = known.round(0).cast(pl.Int64) if steps.schema[name] == pl.Int64 else known
         return pl.coalesce(pl.col(name), pl.lit(own)).alias(name)
 
     return steps.with_columns(

@@ -6,15 +6,15 @@ share of the memory bandwidth; nvidia-smi's ``mem`` is the share of time in whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...records.trace import Trace
-from .sampled_metrics import MAX_RATIO
+from ...records.work import CounterMeans
+from ..work_input import WorkInput
+from .ncu_join import MAX_MODEL_RATIO
 
 _MEANS = (
     "utilization_pct",
@@ -25,43 +25,37 @@ _MEANS = (
     "sm_clock_hz",
     "power_w",
 )
-_MOST_OF_THE_TIME = 0.95  # of kernel time must have known bytes for the model to be called complete
+MIN_KNOWN_SHARE = 0.95  # of kernel time that must have known bytes for the model to be called complete
 
 
-def counter_means(
-    trace: Trace,
-    kernels: pl.DataFrame,
-    kernel_bytes: npt.NDArray[np.float64],
-    window: tuple[int, int],
-    ceilings: Sequence[Any],
-) -> list[dict[str, Any]]:
-    """Per device and source: means of the counters inside ``window`` and the model's bandwidth beside the counted one.
+def counter_means(given: WorkInput, kernel_bytes: npt.NDArray[np.float64]) -> Iterator[CounterMeans]:
+    """Per device and source: means of the counters in the window and the model's bandwidth beside the counted one.
 
-    ``kernel_bytes`` is row-aligned with ``kernels``, NaN = unknown. ``model_gbps_is_lower_bound`` where under 95% of
+    ``kernel_bytes`` is row-aligned with the kernels, NaN = unknown. ``model_gbps_is_lower_bound`` where under 95% of
     the kernel time has known bytes. Empty where no counter lies in the window.
     """
-    bandwidth = {c.device_index: c.memory_bandwidth_gbps for c in ceilings}
-    inside = trace.counters.filter(pl.col("time_ns").is_between(*window))
-    rows = []
+    window = (given.phases.window_start_ns, given.phases.window_end_ns)
+    inside = given.trace.counters.filter(pl.col("time_ns").is_between(*window))
     for (device, source), own in inside.partition_by(
         "device_index", "source", as_dict=True, maintain_order=True
     ).items():
-        means = {name: own[name].cast(pl.Float64).mean() for name in _MEANS}
-        peak, dram = bandwidth.get(int(device)), means["dram_active_pct"]
-        counted = float(dram) / 100 * peak if isinstance(dram, float) and peak else None
-        model, complete = _model_gbps(kernels, kernel_bytes, int(device), window)
-        rows.append(
-            {
-                "device_index": int(device),
-                "source": source,
-                "samples": own.height,
-                **means,
-                "counted_gbps": counted,
-                "model_gbps": model,
-                "model_gbps_is_lower_bound": None if model is None else not complete,
-            }
+        means = {name: _mean(own[name]) for name in _MEANS}
+        peak, dram = given.bandwidth_gbps.get(int(device)), means["dram_active_pct"]
+        model, complete = _model_gbps(given.phases.kernels, kernel_bytes, int(device), window)
+        yield CounterMeans(
+            device_index=int(device),
+            source=source,
+            samples=own.height,
+            **means,
+            counted_gbps=dram / 100 * peak if dram is not None and peak else None,
+            model_gbps=model,
+            model_gbps_is_lower_bound=None if model is None else not complete,
         )
-    return rows
+
+
+def _mean(values: pl.Series) -> float | None:
+    mean = values.cast(pl.Float64).mean()
+    return mean if isinstance(mean, float) else None
 
 
 def _model_gbps(
@@ -72,22 +66,20 @@ def _model_gbps(
     known = ~np.isnan(size)
     if not known.any():
         return None, False
-    complete = bool(length[known].sum() >= _MOST_OF_THE_TIME * length.sum())
+    complete = bool(length[known].sum() >= MIN_KNOWN_SHARE * length.sum())
     return float(size[known].sum()) / max(window[1] - window[0], 1), complete
 
 
-def disagreements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def counter_warnings(rows: Sequence[CounterMeans]) -> Iterator[str]:
     """A warning where counters and model differ by more than 1.5 times; an incomplete model may only be below."""
-    warnings = []
     for row in rows:
-        counted, model = row["counted_gbps"], row["model_gbps"]
+        counted, model = row.counted_gbps, row.model_gbps
         if not counted or not model:
             continue
-        above = model / counted > MAX_RATIO
-        below = counted / model > MAX_RATIO and not row["model_gbps_is_lower_bound"]
+        above = model / counted > MAX_MODEL_RATIO
+        below = counted / model > MAX_MODEL_RATIO and not row.model_gbps_is_lower_bound
         if above or below:
-            warnings.append(
-                f"device {row['device_index']}: {model:.3g} GB/s over the window by the model, {counted:.3g} GB/s by "
-                f"{row['source']}'s DRAM activity"
+            yield (
+                f"device {row.device_index}: {model:.3g} GB/s over the window by the model, {counted:.3g} GB/s by "
+                f"{row.source}'s DRAM activity"
             )
-    return warnings

@@ -10,16 +10,16 @@ modelled bytes are near its own, and the rest of the key stays as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ...kernels.canonical_names import join_key
+from ...records.work import NcuJoin, NcuPair
 from ..kernel_work import SOURCE_CODE, KernelWork, WorkLayer
 from ..operators.gemm_orders import OP_CODE
 from ..operators.name_arrays import DTYPE_CODE
@@ -27,24 +27,20 @@ from ..operators.name_arrays import DTYPE_CODE
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-MAX_RATIO = 1.5  # of modelled and measured work, either way: beyond it the difference is reported
-MAX_SPREAD = 1.2  # launches of one key whose bytes differ by less than this are the same work
+MAX_MODEL_RATIO = 1.5  # of modelled and measured work, either way: beyond it the difference is reported
+MAX_BYTES_RATIO = 1.2  # of the launches of one key, largest over smallest: up to it they are the same work
 GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _DTYPES = ("bf16", "fp16", "tf32", "fp8", "fp4", "int8", "fp64")
-_BUCKETS = 35.0  # per e-fold of modelled bytes: kernels within 3% are one case
+_CASES_PER_E_FOLD = 35.0  # of modelled bytes: kernels within 3% are one case
 
 
 @dataclass(frozen=True)
-class JoinReport:
-    """What the join did."""
+class JoinedResults:
+    """The measured work, and what the join met."""
 
-    launches: int  # profiled launches read
-    joined_launches: int  # of which a kernel of the capture has name, grid and block
-    kernels: int  # kernels of the capture that got measured work
-    warnings: tuple[str, ...]
-    notes: tuple[str, ...]
-    pairs: tuple[dict[str, Any], ...]  # modelled beside measured work, one entry per kernel and amount of work
-    layers: tuple[WorkLayer, ...] = ()  # the measured work
+    record: NcuJoin
+    layers: tuple[WorkLayer, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
@@ -56,7 +52,7 @@ def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
     return pl.concat([read_ncu(Path(path)) for path in paths], how="vertical_relaxed")
 
 
-def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinReport:
+def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinedResults:
     """Bytes and executed FLOPs of the kernels that a profiled launch stands for, and what the join met."""
     profiled = _profiled(results)
     cases = _cases(kernels, work)
@@ -67,7 +63,7 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     met = profiled.join(distinct.select("key", *GEOMETRY).unique(), on=["key", *GEOMETRY], how="semi")
     if not met.height:
         note = "no profiled launch has the name, grid and block of a kernel in this capture"
-        return JoinReport(results.height, 0, 0, (), (note,), ())
+        return JoinedResults(NcuJoin(launches=results.height, joined_launches=0, kernels=0, notes=(note,), pairs=()))
     chosen = _choose(distinct, met)
     joined = cases.join(chosen, on=["name_id", *GEOMETRY, "bucket"], how="left", maintain_order="left")
     # attention's work grows with the cache, which the key does not hold: it is compared, never replaced
@@ -75,23 +71,21 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     size, flop = (
         np.where(lengths, np.nan, joined[name].fill_null(float("nan")).to_numpy()) for name in ("dram_bytes", "flop")
     )
-    warnings = _warnings(chosen, names)
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     alone = has_flop & np.isnan(work.flop)
     layers = _layers(Counted(size, flop, has_size, has_flop), alone, joined, work)
     notes = _notes(results, met, attention=bool(lengths[joined["dram_bytes"].is_not_null().to_numpy()].any()))
-    return JoinReport(
-        results.height,
-        met.height,
-        int((has_size | has_flop).sum()),
-        tuple(warnings),
-        tuple(notes),
-        tuple(_pairs(chosen, names)),
-        layers,
+    record = NcuJoin(
+        launches=results.height,
+        joined_launches=met.height,
+        kernels=int((has_size | has_flop).sum()),
+        notes=tuple(notes),
+        pairs=tuple(_pairs(chosen, names)),
     )
+    return JoinedResults(record, layers, tuple(_warnings(chosen, names)))
 
 
-def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: KernelWork) -> JoinReport | None:
+def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: KernelWork) -> JoinedResults | None:
     """Counters of an input that is itself Nsight Compute results: every kernel has its own, attention too.
 
     None when the kernels are not the timed launches of ``results``, one by one.
@@ -105,15 +99,14 @@ def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: Kernel
     layers = _layers(Counted(size, flop, has_size, has_flop), has_flop, own, work)
     notes = ["durations and counters are Nsight Compute's, which locks clocks and flushes caches: serving is faster"]
     notes.append("FLOPs are the executed ones, tile padding included")
-    return JoinReport(
-        results.height,
-        timed.height,
-        int((has_size | has_flop).sum()),
-        (),
-        tuple(notes + _missing_counters(timed) + _reasons(results)),
-        (),
-        layers,
+    record = NcuJoin(
+        launches=results.height,
+        joined_launches=timed.height,
+        kernels=int((has_size | has_flop).sum()),
+        notes=tuple(notes + _missing_counters(timed) + _reasons(results)),
+        pairs=(),
     )
+    return JoinedResults(record, layers)
 
 
 @dataclass(frozen=True)
@@ -162,7 +155,7 @@ def _profiled(results: pl.DataFrame) -> pl.DataFrame:
 def _cases(kernels: pl.DataFrame, work: KernelWork) -> pl.DataFrame:
     """Every kernel with its geometry and a bucket of its modelled bytes (-1 = none)."""
     size = np.where(work.bytes > 0, work.bytes, np.nan)
-    bucket = np.nan_to_num(np.round(np.log(size) * _BUCKETS), nan=-1.0).astype(np.int64)
+    bucket = np.nan_to_num(np.round(np.log(size) * _CASES_PER_E_FOLD), nan=-1.0).astype(np.int64)
     return kernels.select("name_id", *GEOMETRY).with_columns(
         bucket=pl.Series(bucket),
         model=pl.Series(size, nan_to_null=True),
@@ -175,15 +168,15 @@ def _choose(distinct: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
     """For each case of the capture the profiled launch that stands for it, if one does."""
     keys = ["key", *GEOMETRY]
     spread = met.group_by(keys).agg(
-        measured_alike=(pl.col("dram_bytes").max() <= MAX_SPREAD * pl.col("dram_bytes").min()).fill_null(True)
+        measured_alike=(pl.col("dram_bytes").max() <= MAX_BYTES_RATIO * pl.col("dram_bytes").min()).fill_null(True)
     )
     modelled = distinct.group_by(keys).agg(
-        modelled_alike=(pl.col("model").max() <= MAX_SPREAD * pl.col("model").min()).fill_null(True)
+        modelled_alike=(pl.col("model").max() <= MAX_BYTES_RATIO * pl.col("model").min()).fill_null(True)
     )
     pairs = distinct.join(met, on=keys).join(spread, on=keys).join(modelled, on=keys)
     ratio = (pl.col("model").log() - pl.col("dram_bytes").log()).abs()
     pairs = pairs.with_columns(distance=ratio)
-    near = pl.col("distance") <= float(np.log(MAX_RATIO))
+    near = pl.col("distance") <= float(np.log(MAX_MODEL_RATIO))
     only = pl.col("measured_alike") & pl.col("modelled_alike")
     known = pl.col("model").is_not_null() & pl.col("dram_bytes").is_not_null()
     usable = pl.when(known).then(near | only).otherwise(pl.col("measured_alike"))
@@ -200,7 +193,7 @@ def _warnings(chosen: pl.DataFrame, names: pl.DataFrame) -> list[str]:
     ):
         both = chosen.filter((pl.col(model) > 0) & (pl.col(seen) > 0)).sort("name_id", model)
         for name_id, modelled, counted in both.select("name_id", model, seen).iter_rows():
-            if max(modelled / counted, counted / modelled) > MAX_RATIO:
+            if max(modelled / counted, counted / modelled) > MAX_MODEL_RATIO:
                 short = names["short_name"][name_id]
                 warnings.append(
                     f"{short}: {what} {modelled:.4g} {unit} by the model, {counted:.4g} {unit} by Nsight Compute"
@@ -208,7 +201,7 @@ def _warnings(chosen: pl.DataFrame, names: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[dict[str, Any]]:
+def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> Iterator[NcuPair]:
     """Modelled beside measured work of one launch, the largest first, fifty at most."""
     short = names.select("name_id", "short_name")
     columns = {
@@ -218,7 +211,8 @@ def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[dict[str, Any]]:
         "flop_executed_measured": "flop",
     }
     pairs = chosen.join(short, on="name_id").sort("dram_bytes", "name_id", descending=[True, False], nulls_last=True)
-    return pairs.select("short_name", *GEOMETRY[:3], **columns).head(50).to_dicts()
+    rows = pairs.select("short_name", *GEOMETRY[:3], **columns).head(50).iter_rows(named=True)
+    return (NcuPair(**row) for row in rows)
 
 
 def _notes(results: pl.DataFrame, met: pl.DataFrame, *, attention: bool) -> list[str]:

@@ -7,25 +7,24 @@ current memory clock, which the bandwidth of the capture stands for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...gpus.device_ceilings import DeviceCeilings
 from ...records.trace import Trace
+from ...records.work import SampledPhase
 from ..kernel_work import SOURCE_CODE, UNKNOWN, KernelWork, WorkLayer
+from .ncu_join import MAX_MODEL_RATIO
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 METRICS = ("dram_read_pct", "dram_write_pct", "tensor_active_pct", "sm_active_pct", "sm_clock_hz")
 MAX_GAP_PERIODS = 3.0  # a step between samples of more than so many periods is missing data, not one long sample
-MIN_PERIODS = 2.0  # a kernel of so many periods has samples of its own
-MAX_RATIO = 1.5  # model against sampled bytes
+MIN_KERNEL_PERIODS = 2.0  # a kernel of so many sampling periods has samples of its own
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,9 @@ def integrals(trace: Trace) -> dict[int, dict[str, Integral]]:
 
 
 def phase_means(
-    steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], ceilings: Sequence[DeviceCeilings]
-) -> list[dict[str, Any]]:
+    steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], bandwidth_gbps: Mapping[int, float]
+) -> Iterator[SampledPhase]:
     """Per step phase and device: time-weighted means over the steps, sampled bandwidth and MBU (over step spans)."""
-    bandwidth = {each.device_index: each.memory_bandwidth_gbps for each in ceilings}
-    rows = []
     counted = steps.filter(~pl.col("excluded").fill_null(False) & ~pl.col("partial").fill_null(False))
     for (device, phase), own in counted.partition_by(
         "device_index", "phase", as_dict=True, maintain_order=True
@@ -92,24 +89,21 @@ def phase_means(
         means = {name: _weighted(each.mean(start, end), end - start) for name, each in metrics.items()}
         read, write = means.get("dram_read_pct"), means.get("dram_write_pct")
         dram = None if read is None and write is None else (read or 0.0) + (write or 0.0)
-        peak = bandwidth.get(int(device))
+        peak = bandwidth_gbps.get(int(device))
         clock = means.get("sm_clock_hz")
-        rows.append(
-            {
-                "device_index": int(device),
-                "phase": phase,
-                "steps": own.height,
-                "seconds": float((end - start).sum()) / 1e9,
-                "sampled_mbu_pct": dram,
-                "sampled_gbps": None if dram is None or not peak else dram / 100.0 * peak,
-                "dram_read_pct": read,
-                "dram_write_pct": write,
-                "tensor_active_pct": means.get("tensor_active_pct"),
-                "sm_active_pct": means.get("sm_active_pct"),
-                "sm_clock_mhz": None if clock is None else clock / 1e6,
-            }
+        yield SampledPhase(
+            device_index=int(device),
+            phase=phase,
+            steps=own.height,
+            seconds=float((end - start).sum()) / 1e9,
+            sampled_mbu_pct=dram,
+            sampled_gbps=None if dram is None or not peak else dram / 100.0 * peak,
+            dram_read_pct=read,
+            dram_write_pct=write,
+            tensor_active_pct=means.get("tensor_active_pct"),
+            sm_active_pct=means.get("sm_active_pct"),
+            sm_clock_mhz=None if clock is None else clock / 1e6,
         )
-    return rows
 
 
 def _weighted(means: Floats, lengths: Ints) -> float | None:
@@ -123,7 +117,7 @@ def layers_of_long_kernels(
     work: KernelWork,
     kernels: pl.DataFrame,
     sampled: Mapping[int, Mapping[str, Integral]],
-    ceilings: Sequence[DeviceCeilings],
+    bandwidth_gbps: Mapping[int, float],
 ) -> tuple[list[WorkLayer], list[str]]:
     """Sampled bytes of long kernels without work, and a sentence where sampled and modelled bytes disagree.
 
@@ -131,15 +125,14 @@ def layers_of_long_kernels(
     """
     layers: list[WorkLayer] = []
     warnings: list[str] = []
-    bandwidth = {each.device_index: each.memory_bandwidth_gbps for each in ceilings}
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     for device, metrics in sampled.items():
         parts = [metrics[name] for name in ("dram_read_pct", "dram_write_pct") if name in metrics]
-        peak = bandwidth.get(device)
+        peak = bandwidth_gbps.get(device)
         if not parts or not peak:
             continue
         period = max(part.period for part in parts)
-        rows = np.flatnonzero((work.device == device) & (work.duration >= MIN_PERIODS * period))
+        rows = np.flatnonzero((work.device == device) & (work.duration >= MIN_KERNEL_PERIODS * period))
         if not len(rows):
             continue
         pct = sum((part.mean(start[rows], end[rows]) for part in parts), np.zeros(len(rows)))
@@ -149,7 +142,7 @@ def layers_of_long_kernels(
         layers.append(WorkLayer(rows[fresh], bytes=size[fresh], source=source))
         known = ~fresh & ~np.isnan(size) & ~np.isnan(work.bytes[rows])
         model, seen = float(work.bytes[rows[known]].sum()), float(size[known].sum())
-        if model > 0 and seen > 0 and max(model / seen, seen / model) > MAX_RATIO:
+        if model > 0 and seen > 0 and max(model / seen, seen / model) > MAX_MODEL_RATIO:
             warnings.append(
                 f"device {device}: {int(known.sum())} long kernels move {model / 1e9:.3g} GB by the model and "
                 f"{seen / 1e9:.3g} GB by the sampled DRAM activity"
@@ -157,20 +150,18 @@ def layers_of_long_kernels(
     return layers, warnings
 
 
-def compare_steps(steps: pl.DataFrame, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def phase_warnings(steps: pl.DataFrame, rows: Sequence[SampledPhase]) -> Iterator[str]:
     """Warnings where the model's bytes of a phase and the sampled ones differ by more than 1.5 times."""
-    warnings = []
     own = steps.filter(~pl.col("excluded").fill_null(False) & ~pl.col("partial").fill_null(False))
     for row in rows:
-        if row["sampled_gbps"] is None:
+        if row.sampled_gbps is None:
             continue
-        same = own.filter((pl.col("device_index") == row["device_index"]) & (pl.col("phase") == row["phase"]))
+        same = own.filter((pl.col("device_index") == row.device_index) & (pl.col("phase") == row.phase))
         if not same.height or same["bytes"].null_count() or same["bytes_kv"].null_count():
             continue
-        model, seen = float(same["bytes"].sum()), row["sampled_gbps"] * 1e9 * row["seconds"]
-        if seen > 0 and max(model / seen, seen / model) > MAX_RATIO:
-            warnings.append(
-                f"device {row['device_index']}, {row['phase']} steps: {model / 1e9:.3g} GB by the model, "
+        model, seen = float(same["bytes"].sum()), row.sampled_gbps * 1e9 * row.seconds
+        if seen > 0 and max(model / seen, seen / model) > MAX_MODEL_RATIO:
+            yield (
+                f"device {row.device_index}, {row.phase} steps: {model / 1e9:.3g} GB by the model, "
                 f"{seen / 1e9:.3g} GB by the sampled DRAM activity"
             )
-    return warnings

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, find_model, known_models
+from ...models.find_model import find_model, known_models
 from ...models.load_model import load_model
+from ...models.model_shape import BYTES_PER_ELEMENT, ModelShape
 from ...models.usual_storage import USUAL_STORAGE
 from ...phases import PhaseResult
 from ...records.errors import UsageError
@@ -22,9 +22,7 @@ from ...records.options import Options
 from ...records.trace import ServingFacts, Trace
 from ..operators.layer_matrices import RankShape
 from .cross_checks import NameUse, against_kernels, name_use, packed_by_names
-
-if TYPE_CHECKING:
-    from .launch_grids import Fitting
+from .launch_grids import Fitting
 
 DTYPES: Mapping[str, str] = {
     "bfloat16": "bf16",
@@ -171,11 +169,13 @@ def _named(
 
 def same_architecture(one: ModelShape, other: ModelShape) -> bool:
     """Whether two shapes differ in name, storage and attention window at most."""
-    plain: dict[str, Any] = {
-        **{"name": "", "notes": (), "sliding_window": None, "sliding_layers": ()},
-        **{"weight_dtype": "", "activation_dtype": "", "kv_dtype": "", "quantisation": None},
-    }
-    return replace(one, **plain) == replace(other, **plain)
+    return _plain(one) == _plain(other)
+
+
+def _plain(shape: ModelShape) -> ModelShape:
+    """The shape without name, storage and attention window."""
+    named = replace(shape, name="", notes=(), sliding_window=None, sliding_layers=())
+    return replace(named, weight_dtype="", activation_dtype="", kv_dtype="", quantisation=None)
 
 
 def _tensor_parallel(

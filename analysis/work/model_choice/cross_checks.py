@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...models.find_model import ModelShape
+from ...models.model_shape import ModelShape
 from ...phases import PhaseResult
 from ...records.tables import PHASES
 

@@ -14,18 +14,18 @@ from typing import TypeAlias
 import numpy as np
 import polars as pl
 
-from ...models.find_model import ModelShape
-from ...phases import PhaseResult
+from ...models.model_shape import ModelShape
 from ..kernel_work import PlacedKernels
 from ..operators.gemm_orders import PLACE_CODE, PLACES
 from ..operators.layer_matrices import RankShape, rank_matrices
+from ..work_input import WorkInput
 
 _Launch: TypeAlias = tuple[str, int, int, int, int, int]  # place, tokens, blocks, tile, tile, name
 
 _MATRICES = ("qkv", "q", "k", "v", "o", "gate_up", "gate", "up", "down", "router")
 SWIZZLES = (1, 2, 4, 8)
-AGREES = 0.9  # share of distinct launches that must fit
-PLACES_NEEDED = 2  # different matrices that must be seen
+MIN_FITTING_SHARE = 0.9  # of the distinct launches, of the matrices or of the attention kernels that speak
+MIN_MATRICES = 2  # different ones that must be seen
 
 
 @dataclass(frozen=True)
@@ -37,27 +37,23 @@ class Fitting:
 
 
 def keep_fitting(
-    candidates: Sequence[ModelShape],
-    tensor_parallel: int,
-    phases: PhaseResult,
-    facts: pl.DataFrame,
-    work: PlacedKernels,
+    candidates: Sequence[ModelShape], tensor_parallel: int, given: WorkInput, kernels: PlacedKernels
 ) -> Fitting:
     """The candidates that fit the norms, shapes and launches of the capture."""
-    if _normalises_queries(work):
+    if _normalises_queries(kernels):
         candidates = [model for model in candidates if model.qk_norm or model.is_mla]
     ranks = {model: RankShape(model, tensor_parallel) for model in candidates}
-    exact = _pairs_of_names(facts) or _recorded_pairs(work)
-    if len(exact) >= PLACES_NEEDED:
-        kept = [model for model, rank in ranks.items() if len(exact & _pairs(rank)) >= AGREES * len(exact)]
+    exact = _pairs_of_names(given.name_facts) or _recorded_pairs(kernels)
+    if len(exact) >= MIN_MATRICES:
+        kept = [model for model, rank in ranks.items() if len(exact & _pairs(rank)) >= MIN_FITTING_SHARE * len(exact)]
         return Fitting(tuple(kept), confirmed=True)
-    launches = _launches(phases, facts, work)
+    launches = _launches(given, kernels)
     fits = {model: _fits(rank, launches) for model, rank in ranks.items()}
     telling = _telling(launches, fits.values())
     places = {place for (place, *_), tells in zip(launches, telling, strict=True) if tells}
-    if len(places) < PLACES_NEEDED:
+    if len(places) < MIN_MATRICES:
         return Fitting(tuple(candidates), confirmed=False)
-    least = sum(telling) * AGREES
+    least = sum(telling) * MIN_FITTING_SHARE
     return Fitting(tuple(model for model, fit in fits.items() if sum(fit) >= least), confirmed=True)
 
 
@@ -76,7 +72,7 @@ def _normalises_queries(work: PlacedKernels) -> bool:
     """Whether nearly every attention kernel follows a norm of queries and keys."""
     norms = int(np.count_nonzero(work.place == PLACE_CODE["qk_norm"]))
     attention = int(np.count_nonzero((work.place == PLACE_CODE["attention"]) & ~work.helper))
-    return attention > 0 and norms >= AGREES * attention
+    return attention > 0 and norms >= MIN_FITTING_SHARE * attention
 
 
 def _recorded_pairs(work: PlacedKernels) -> set[tuple[int, int]]:
@@ -100,7 +96,7 @@ def _pairs(rank: RankShape) -> set[tuple[int, int]]:
     return {(round(matrix.outputs), round(matrix.inputs)) for matrix in rank_matrices(rank).values()}
 
 
-def _launches(phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels) -> list[_Launch]:
+def _launches(given: WorkInput, work: PlacedKernels) -> list[_Launch]:
     """Distinct launches of GEMMs that print their tile."""
     step = work.step
     inside = np.maximum(step, 0)
@@ -109,7 +105,7 @@ def _launches(phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels) -> 
         np.append(np.nan_to_num(each, nan=-1.0), -1.0) for each in (work.sums.executed_tokens, work.sums.logits_rows)
     ]
     tokens = np.where(step >= 0, np.where(head, rows[1][inside], rows[0][inside]), -1.0)
-    kernels = phases.kernels
+    kernels, facts = given.phases.kernels, given.name_facts
     frame = pl.DataFrame(
         {
             "place": work.place,

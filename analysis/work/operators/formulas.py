@@ -41,16 +41,6 @@ class Work:
         """All bytes to and from device memory."""
         return self.weights + self.kv + self.activations
 
-    @property
-    def intensity(self) -> Number:
-        """Arithmetic intensity, FLOP per byte, with activations counted."""
-        return self.flop / self.bytes
-
-    @property
-    def intensity_weights_only(self) -> Number:
-        """The back-of-envelope convention that counts no byte but the weights'."""
-        return self.flop / self.weights
-
     def __add__(self, other: Work) -> Work:
         return Work(
             self.flop + other.flop,
@@ -99,67 +89,68 @@ def windowed_pairs(queries: Number, length: Number, window: int) -> Number:
     return below * first + below * (below + 1.0) / 2.0 + (queries - below) * window
 
 
-def attention(
-    pairs: Number,
-    query_tokens: Number,
-    length_sum: Number,
-    *,
-    heads: Number,
-    kv_heads: Number,
-    head_dim: int,
-    activation_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
-) -> Work:
+@dataclass(frozen=True)
+class Attended:
+    """What attention looks at: query-key pairs, new tokens (the queries), and cached tokens over all requests."""
+
+    pairs: Number
+    query_tokens: Number
+    length_sum: Number
+
+
+@dataclass(frozen=True)
+class OrdinaryHeads:
+    """H query heads and K kv heads of d elements."""
+
+    heads: Number
+    kv_heads: Number
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class LatentHeads:
+    """MLA's H heads: n without and r with position of queries and keys, v of values, over a cached latent of c + r."""
+
+    heads: Number
+    nope: int
+    rope: int
+    value: int
+    latent: int
+
+
+def attention(seen: Attended, heads: OrdinaryHeads, *, activation_bytes: float = 2.0, kv_bytes: float = 2.0) -> Work:
     """Scores and values: 4 H d per pair; q and output b_a 2 T H d; each cached token once per kv head, b_kv 2 K d."""
     return Work(
-        flop=4.0 * heads * head_dim * pairs,
-        kv=kv_bytes * 2.0 * kv_heads * head_dim * length_sum,
-        activations=activation_bytes * 2.0 * query_tokens * heads * head_dim,
+        flop=4.0 * heads.heads * heads.head_dim * seen.pairs,
+        kv=kv_bytes * 2.0 * heads.kv_heads * heads.head_dim * seen.length_sum,
+        activations=activation_bytes * 2.0 * seen.query_tokens * heads.heads * heads.head_dim,
     )
 
 
 def mla_attention_absorbed(
-    pairs: Number,
-    query_tokens: Number,
-    length_sum: Number,
-    *,
-    heads: Number,
-    latent: int,
-    rope: int,
-    activation_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
+    seen: Attended, heads: LatentHeads, *, activation_bytes: float = 2.0, kv_bytes: float = 2.0
 ) -> Work:
     """MLA decode on the cached latent: 2 H (2c + r) per pair; the latent is read once for all heads, b_kv (c + r)."""
     return Work(
-        flop=2.0 * heads * (2 * latent + rope) * pairs,
-        kv=kv_bytes * (latent + rope) * length_sum,
-        activations=activation_bytes * query_tokens * heads * (2 * latent + rope),
+        flop=2.0 * heads.heads * (2 * heads.latent + heads.rope) * seen.pairs,
+        kv=kv_bytes * (heads.latent + heads.rope) * seen.length_sum,
+        activations=activation_bytes * seen.query_tokens * heads.heads * (2 * heads.latent + heads.rope),
     )
 
 
 def mla_attention_decompressed(
-    pairs: Number,
-    query_tokens: Number,
-    length_sum: Number,
-    *,
-    heads: Number,
-    nope: int,
-    rope: int,
-    value: int,
-    latent: int,
-    activation_bytes: float = 2.0,
-    kv_bytes: float = 2.0,
+    seen: Attended, heads: LatentHeads, *, activation_bytes: float = 2.0, kv_bytes: float = 2.0
 ) -> Work:
     """MLA prefill on decompressed keys and values: 2 H (n + r + v) per pair.
 
     Least traffic: the cached latents once, b_kv (c + r) a token, and queries and outputs; the keys and values that the
     kv_b GEMM makes of the latents are not counted again.
     """
-    width = heads * (nope + rope + value)
+    width = heads.heads * (heads.nope + heads.rope + heads.value)
     return Work(
-        flop=2.0 * width * pairs,
-        kv=kv_bytes * (latent + rope) * length_sum,
-        activations=activation_bytes * width * query_tokens,
+        flop=2.0 * width * seen.pairs,
+        kv=kv_bytes * (heads.latent + heads.rope) * seen.length_sum,
+        activations=activation_bytes * width * seen.query_tokens,
     )
 
 
@@ -232,8 +223,3 @@ def activation(tokens: Number, width: Number, *, gated: bool = True, activation_
 def embedding(tokens: Number, hidden: int, *, weight_bytes: float = 2.0, activation_bytes: float = 2.0) -> Work:
     """One row of the table read and written per token: the table is not streamed."""
     return Work(flop=0.0, weights=weight_bytes * tokens * hidden, activations=activation_bytes * tokens * hidden)
-
-
-def ring_all_reduce_bytes(tokens: Number, hidden: int, ranks: int, activation_bytes: float = 2.0) -> Number:
-    """Bytes each rank sends in a ring all-reduce of T h elements: 2 (p - 1) / p of the message."""
-    return 2.0 * (ranks - 1) / ranks * tokens * hidden * activation_bytes

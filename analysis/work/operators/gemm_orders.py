@@ -5,7 +5,7 @@ A GEMM's name says how it computes, never what. But the order of a layer is fixe
     norm  qkv  [q/k norm] rope kv-write ATTENTION  o  norm  gate_up  ACTIVATION  down  norm  qkv ...
 
 so the GEMMs between two anchors (attention, activation, expert GEMMs, begin and end of the step) are told apart by
-counting them. ``templates`` writes every order a layer can have; a span whose count fits none stays unnamed.
+counting them. ``gemm_orders`` writes every order a layer can have; a span whose count fits none stays unnamed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEFORE_ATTENTION = ("qkv", "q", "k", "v", "kv", "q_a", "kv_a", "qkv_a", "q_b", "
 LAYER_STARTS = ("qkv", "q", "q_a", "qkv_a")
 
 BEGIN, ATTENTION, ACTIVATION, EXPERTS, END = range(5)
-LONGEST = 10  # GEMMs between two anchors; beyond it nothing is named
+MAX_GEMMS = 10  # between two anchors; beyond it nothing is named
 
 
 _Orders: TypeAlias = "list[list[str]]"
@@ -51,14 +51,14 @@ ORDINARY, LATENT, LATENT_DIRECT = range(3)  # LATENT_DIRECT: MLA without a low-r
 
 
 @lru_cache(maxsize=3)
-def templates(kind: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
+def gemm_orders(kind: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
     """Rows of places, and the row for (left, right, GEMMs, expert layer, norm before, decode before, decode after, split).
 
     ``decode before`` and ``after``: the attention kernel on that side computes decode, which matters to MLA alone.
     ``split``: the activation runs between gate and up, as in Hugging Face's eager code. Row 0 = unnamed. The first order of a given length wins, so orders are written commonest first.
     """
-    rows: list[list[int]] = [[0] * LONGEST]
-    table = np.zeros((5, 5, LONGEST + 1, 2, 2, 2, 2, 2), np.int64)
+    rows: list[list[int]] = [[0] * MAX_GEMMS]
+    table = np.zeros((5, 5, MAX_GEMMS + 1, 2, 2, 2, 2, 2), np.int64)
     for flags in product((0, 1), repeat=5):
         experts, norm_before, decoded, decodes, split = (bool(flag) for flag in flags)
         before, out, inside = _attention_orders(kind, decoded=decoded, decodes=decodes)
@@ -67,9 +67,9 @@ def templates(kind: int) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int64]]:
         for (left, right), orders in found.items():
             for places in orders:
                 at = (left, right, len(places), *flags)
-                if 0 < len(places) <= LONGEST and not table[at]:
+                if 0 < len(places) <= MAX_GEMMS and not table[at]:
                     table[at] = len(rows)
-                    rows.append([PLACE_CODE[place] for place in places] + [0] * (LONGEST - len(places)))
+                    rows.append([PLACE_CODE[place] for place in places] + [0] * (MAX_GEMMS - len(places)))
     return np.array(rows, np.int16), table
 
 

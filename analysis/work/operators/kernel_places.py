@@ -1,4 +1,4 @@
-"""Which kernel of a layer is which: GEMMs by the orders of ``layer_orders``, the rest by the GEMMs around them."""
+"""Which kernel of a layer is which: GEMMs by the orders of ``gemm_orders``, the rest by the GEMMs around them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from .gemm_orders import (
     END,
     EXPERTS,
     LAYER_STARTS,
-    LONGEST,
+    MAX_GEMMS,
     OP_CODE,
     ORDINARY,
     PLACE_CODE,
     PLACES,
-    templates,
+    gemm_orders,
 )
-from .repeated_steps import alike_steps
+from .repeated_steps import repeated_steps
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
 
-RARE = 0.05  # share of the spans of one kind that have this number of GEMMs
-USUAL = 0.8
+# Of the spans of one kind: a number of GEMMs that fewer have, where more have another one, is a lost kernel's.
+MAX_RARE_SHARE = 0.05
+MIN_USUAL_SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Places:
+class KernelPlaces:
     """Per kernel, in the order of ``kernels``: code of its place, its layer (-1 = none) and its part of the place.
 
     Several kernels that do one place's work together (split attention, two cache writes) share it by their time.
@@ -47,40 +48,47 @@ class Places:
     adds_residual: Bools  # norms that must add the residual, because no kernel before them does
 
 
-def identify_places(
-    step: npt.NDArray[np.int32],
-    op: npt.NDArray[np.uint8],
-    has_norm: Bools,
-    own_part: npt.NDArray[np.int8],
-    duration: Ints,
-    step_part: npt.NDArray[np.int8],
-    cut_step: Bools,
-    *,
-    kind: int = ORDINARY,
-) -> Places:
-    """Name the place of every kernel that lies in a step.
+@dataclass(frozen=True)
+class LaunchedKernels:
+    """What the places of kernels are told from; kernels sorted by start, one entry each."""
 
-    ``step`` row of steps per kernel (-1 = none), kernels sorted by start; ``op`` codes of OP_CLASSES; ``has_norm``
-    the kernel is a norm or has one fused in; ``own_part`` 1 prefill, 2 decode where an attention kernel in a mixed
-    step says which part it computes, else 0; ``step_part`` 1 for pure prefill steps, 2 for pure decode steps, else 0;
-    ``cut_step`` steps that the capture's edge cut; ``kind`` of the model's attention (``layer_orders``).
-    """
+    step: npt.NDArray[np.int32]  # row of the steps, -1 = none
+    op: npt.NDArray[np.uint8]  # code of OP_CLASSES
+    has_norm: Bools  # it is a norm or has one fused in
+    own_part: npt.NDArray[np.int8]  # 1 prefill, 2 decode: what attention in a mixed step says it computes; else 0
+    duration: Ints
+
+
+@dataclass(frozen=True)
+class StepKinds:
+    """What the places need to know of each step."""
+
+    part: npt.NDArray[np.int8]  # 1 pure prefill, 2 pure decode, else 0
+    cut: Bools  # by the capture's edge
+
+
+def identify_places(kernels: LaunchedKernels, steps: StepKinds, *, kind: int = ORDINARY) -> KernelPlaces:
+    """Name the place of every kernel that lies in a step; ``kind`` of the model's attention (``gemm_orders``)."""
+    step = kernels.step
     inside = np.flatnonzero(step >= 0)
     order = inside[stable_order(step[inside])]
-    sort = (own_part[order].astype(np.uint8) * 2 + has_norm[order]) * np.uint8(len(OP_CODE)) + op[order]
-    alike = alike_steps(step[order], sort, step_part * 2 + cut_step)
-    rows = order[alike.rows]
-    ordered = _Ordered(step[rows], op[rows], has_norm[rows], alike.times)
-    own = _parts(ordered, own_part[rows])
-    whole = step_part[ordered.step]
-    gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind, cut_step)
+    part_and_norm = kernels.own_part[order].astype(np.uint8) * 2 + kernels.has_norm[order]
+    sort = part_and_norm * np.uint8(len(OP_CODE)) + kernels.op[order]
+    repeated = repeated_steps(step[order], sort, steps.part * 2 + steps.cut)
+    rows = order[repeated.rows]
+    ordered = _Ordered(step[rows], kernels.op[rows], kernels.has_norm[rows], repeated.times)
+    own = _parts(ordered, kernels.own_part[rows])
+    whole = steps.part[ordered.step]
+    gemm_places = _gemm_places(ordered, np.where(whole > 0, whole, own), kind, steps.cut)
     code, layer = _place_all(ordered, gemm_places, own)
-    n = len(step)
-    result = Places(np.zeros(n, np.int16), np.full(n, -1, np.int16), np.ones(n, np.float64), np.zeros(n, np.bool_))
-    result.adds_residual[order] = _adds_residual(ordered, code)[alike.source]
-    result.code[order] = code[alike.source]
-    result.layer[order] = layer[alike.source]
-    result.share[order] = _shares(_runs(ordered, code)[alike.source], step[order], duration, order)
+    n, source = len(step), repeated.source
+    result = KernelPlaces(
+        np.zeros(n, np.int16), np.full(n, -1, np.int16), np.ones(n, np.float64), np.zeros(n, np.bool_)
+    )
+    result.adds_residual[order] = _adds_residual(ordered, code)[source]
+    result.code[order] = code[source]
+    result.layer[order] = layer[source]
+    result.share[order] = _shares(_runs(ordered, code)[source], step[order], kernels.duration, order)
     return result
 
 
@@ -162,9 +170,9 @@ def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int, cut_step: B
     activations = np.append(np.flatnonzero(o.op == OP_CODE["activation"]), 0)
     last_activation = activations[np.searchsorted(activations[:-1], begin) - 1]
     norm_before = o.norm_count[begin] > o.norm_count[last_activation]
-    features = [spans.left, spans.right, np.minimum(spans.count, LONGEST)]
+    features = [spans.left, spans.right, np.minimum(spans.count, MAX_GEMMS)]
     flags = [_layer_has_experts(o, begin), norm_before, decoded, decodes, _splits_gate(spans, o.step[begin])]
-    rows, table = templates(kind)
+    rows, table = gemm_orders(kind)
     template = table[tuple(features) + tuple(flag.astype(int) for flag in flags)]
     kinds = spans.left * 5 + spans.right
     for flag in flags:
@@ -172,8 +180,8 @@ def _gemm_places(o: _Ordered, part: npt.NDArray[np.int8], kind: int, cut_step: B
     odd = _odd_counts(kinds, spans.count, o.times[begin])
     # a step cut by the capture's edge may begin or end anywhere in a layer
     edge = cut_step[o.step[begin]] & ((spans.left == BEGIN) | (spans.right == END))
-    template = np.where(odd | edge | (spans.count > LONGEST), 0, template)
-    position = np.minimum(np.arange(len(o.gemm)) - spans.start[spans.of], LONGEST - 1)
+    template = np.where(odd | edge | (spans.count > MAX_GEMMS), 0, template)
+    position = np.minimum(np.arange(len(o.gemm)) - spans.start[spans.of], MAX_GEMMS - 1)
     return np.asarray(rows[template[spans.of], position], np.int16)
 
 
@@ -191,12 +199,12 @@ def _splits_gate(spans: _Spans, step: npt.NDArray[np.int32]) -> Bools:
 
 def _odd_counts(kind: Ints, count: Ints, times: Ints) -> Bools:
     """Spans with a rare number of GEMMs among those of their kind: a kernel was lost, so the order says nothing."""
-    pair = kind * (LONGEST + 2) + np.minimum(count, LONGEST + 1)
-    often = np.bincount(pair, times, (int(kind.max(initial=0)) + 1) * (LONGEST + 2)).reshape(-1, LONGEST + 2)
+    pair = kind * (MAX_GEMMS + 2) + np.minimum(count, MAX_GEMMS + 1)
+    often = np.bincount(pair, times, (int(kind.max(initial=0)) + 1) * (MAX_GEMMS + 2)).reshape(-1, MAX_GEMMS + 2)
     all_of_kind = np.maximum(often.sum(axis=1), 1)
-    share = often[kind, np.minimum(count, LONGEST + 1)] / all_of_kind[kind]
+    share = often[kind, np.minimum(count, MAX_GEMMS + 1)] / all_of_kind[kind]
     usual = often.max(axis=1) / all_of_kind
-    return np.asarray((share < RARE) & (usual[kind] > USUAL))
+    return np.asarray((share < MAX_RARE_SHARE) & (usual[kind] > MIN_USUAL_SHARE))
 
 
 def _right_at_end(o: _Ordered, g: Ints, start: Ints, count: Ints) -> Ints:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...models.find_model import ModelShape
+from ...models.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ...facts.load import load_table
-from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
+from ...models.model_shape import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
 from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
 
@@ -42,7 +42,7 @@ class NameColumns:
     shape_k: npt.NDArray[np.int64]
     tile_elements: npt.NDArray[np.int64]  # tile M x N, 0 = not in the name
     expert_sum: npt.NDArray[np.bool_]  # adds the outputs of a token's experts
-    pass_place: npt.NDArray[np.int16]  # of a pass over one table (passes.toml): code of its place, 0 = none
+    pass_place: npt.NDArray[np.int16]  # of a pass over one table (memory_passes.toml): code of its place, 0 = none
     pass_bytes: Floats  # bytes per element of that table, NaN = none
 
 
@@ -99,10 +99,21 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
     return pl.select(pl.coalesce(packed, direct, wide).fill_null(float("nan"))).to_series().to_numpy()
 
 
+class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A row of memory_passes.toml: kernels that pass over one table per step."""
+
+    name: str
+    regex: str
+    of: str  # 'logits' | 'scores' | 'choices'
+    bytes: float  # per element of the table
+    example: str
+    source: str
+
+
 @cache
-def passes() -> tuple[Mapping[str, Any], ...]:
-    """Rows of passes.toml."""
-    return tuple(load_table("memory_passes")["pass"])
+def memory_passes() -> tuple[MemoryPass, ...]:
+    """Rows of memory_passes.toml; the first that fits a name holds."""
+    return msgspec.convert(load_table("memory_passes")["pass"], tuple[MemoryPass, ...])
 
 
 def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
@@ -110,9 +121,9 @@ def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np
     place, size = np.zeros(len(names), np.int16), np.full(len(names), np.nan)
     rows = np.flatnonzero(np.isin(op, [OP_CODE["sampling"], OP_CODE["moe_routing"]]))
     own = names.gather(rows)
-    for each in reversed(passes()):
-        hit = rows[own.str.contains(each["regex"]).to_numpy()]
-        place[hit], size[hit] = PLACES.index(_PASS_PLACES[each["of"]]), each["bytes"]
+    for each in reversed(memory_passes()):
+        hit = rows[own.str.contains(each.regex).to_numpy()]
+        place[hit], size[hit] = PLACES.index(_PASS_PLACES[each.of]), each.bytes
     return place, size
 
 

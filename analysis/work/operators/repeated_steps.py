@@ -15,11 +15,11 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Alike:
+class RepeatedSteps:
     """The kernels of the first step of each kind, and where every kernel of the others finds its counterpart.
 
     ``rows`` are rows of the first ones, step by step; ``source`` says for each row of the input its place in ``rows``;
-    ``times`` how many steps are like the step of each of ``rows``.
+    ``times`` how many steps launch the same kernels as the step of each of ``rows``.
     """
 
     rows: Ints
@@ -27,7 +27,9 @@ class Alike:
     times: Ints
 
 
-def alike_steps(step: npt.NDArray[np.int32], kind: npt.NDArray[np.uint8], of_step: npt.NDArray[np.integer]) -> Alike:
+def repeated_steps(
+    step: npt.NDArray[np.int32], kind: npt.NDArray[np.uint8], of_step: npt.NDArray[np.integer]
+) -> RepeatedSteps:
     """Group the steps whose kernels have the same ``kind``s in the same order, and which are the same ``of_step``.
 
     ``step`` ascends; ``of_step`` has a number for each step.
@@ -50,5 +52,5 @@ def alike_steps(step: npt.NDArray[np.int32], kind: npt.NDArray[np.uint8], of_ste
     rows = np.repeat(begins[kept] - start_of[kept], lengths[kept]) + np.arange(int(lengths[kept].sum()))
     source = np.repeat(start_of[first[group]], lengths) + place
     if not np.array_equal(kind[rows][source], kind):  # two orders with one hash: each step for itself
-        return Alike(np.arange(n), np.arange(n, dtype=np.int32), np.ones(n, np.int64))
-    return Alike(rows, source, np.repeat(count[group[kept]], lengths[kept]))
+        return RepeatedSteps(np.arange(n), np.arange(n, dtype=np.int32), np.ones(n, np.int64))
+    return RepeatedSteps(rows, source, np.repeat(count[group[kept]], lengths[kept]))

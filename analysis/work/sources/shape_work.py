@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from ...models.find_model import BYTES_PER_ELEMENT
+from ...models.model_shape import BYTES_PER_ELEMENT
 from ..kernel_work import SHAPE, UNKNOWN, KernelWork, WorkLayer
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACES

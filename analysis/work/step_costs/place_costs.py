@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...models.find_model import BYTES_PER_ELEMENT, ModelShape
+from ...models.model_shape import BYTES_PER_ELEMENT, ModelShape
 from ..kv_lengths.step_kv_lengths import KvLengths
 from ..operators import formulas
-from ..operators.formulas import Work
+from ..operators.formulas import Attended, Work
 from ..operators.gemm_orders import PLACES
 from ..operators.layer_matrices import Matrix, RankShape, rank_matrices
 
@@ -190,50 +190,25 @@ def _put_both_expert_gemms(table: WorkTable) -> None:
 
 
 def _put_attention(table: WorkTable, rank: RankShape, sums: StepSums, activation_bytes: float) -> None:
-    kv_bytes = BYTES_PER_ELEMENT[rank.model.kv_dtype]
-    model = rank.model
+    model, kv_bytes = rank.model, BYTES_PER_ELEMENT[rank.model.kv_dtype]
+    ordinary = formulas.OrdinaryHeads(rank.heads, rank.kv_heads, model.head_dim)
+    latent = formulas.LatentHeads(
+        rank.heads, model.qk_nope_head_dim, model.qk_rope_head_dim, model.v_head_dim, model.kv_lora_rank
+    )
 
     def decode(pairs: Floats, length: Floats) -> Work:
+        seen = Attended(pairs, sums.decode_tokens, length)
         if model.is_mla:
-            return formulas.mla_attention_absorbed(
-                pairs,
-                sums.decode_tokens,
-                length,
-                heads=rank.heads,
-                latent=model.kv_lora_rank,
-                rope=model.qk_rope_head_dim,
-                activation_bytes=activation_bytes,
-                kv_bytes=kv_bytes,
-            )
-        return ordinary(pairs, sums.decode_tokens, length)
+            return formulas.mla_attention_absorbed(seen, latent, activation_bytes=activation_bytes, kv_bytes=kv_bytes)
+        return formulas.attention(seen, ordinary, activation_bytes=activation_bytes, kv_bytes=kv_bytes)
 
     def prefill(pairs: Floats, length: Floats) -> Work:
+        seen = Attended(pairs, sums.prefill_tokens, length)
         if model.is_mla:
             return formulas.mla_attention_decompressed(
-                pairs,
-                sums.prefill_tokens,
-                length,
-                heads=rank.heads,
-                nope=model.qk_nope_head_dim,
-                rope=model.qk_rope_head_dim,
-                value=model.v_head_dim,
-                latent=model.kv_lora_rank,
-                activation_bytes=activation_bytes,
-                kv_bytes=kv_bytes,
+                seen, latent, activation_bytes=activation_bytes, kv_bytes=kv_bytes
             )
-        return ordinary(pairs, sums.prefill_tokens, length)
-
-    def ordinary(pairs: Floats, tokens: Floats, length: Floats) -> Work:
-        return formulas.attention(
-            pairs,
-            tokens,
-            length,
-            heads=rank.heads,
-            kv_heads=rank.kv_heads,
-            head_dim=model.head_dim,
-            activation_bytes=activation_bytes,
-            kv_bytes=kv_bytes,
-        )
+        return formulas.attention(seen, ordinary, activation_bytes=activation_bytes, kv_bytes=kv_bytes)
 
     for suffix, decoding, prefilling in (
         ("", decode(sums.decode_pairs, sums.decode_length), prefill(sums.prefill_pairs, sums.prefill_length)),

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...models.find_model import ModelShape
-from ...models.model_shape import linear_maps
+from ...gpus.device_ceilings import DeviceCeilings
+from ...models.model_shape import ModelShape, linear_maps
 from ..operators.layer_matrices import RankShape
 from ..operators.name_arrays import DTYPES, place_defaults
 from .place_costs import ROW_CODE, StepSums, work_table
@@ -36,6 +35,11 @@ class WholeSteps:
     activations: Floats
     compute_s: Floats
     memory_s: Floats
+
+    @classmethod
+    def unknown(cls, steps: int) -> WholeSteps:
+        """Nothing known of so many steps."""
+        return cls(*(np.full(steps, np.nan) for _ in fields(cls)))
 
     def only(self, chosen: npt.NDArray[np.bool_]) -> WholeSteps:
         """The same with steps that are not ``chosen`` unknown."""
@@ -60,7 +64,9 @@ def kernels_per_step(model: ModelShape) -> dict[str, float]:
     return {place: float(count) for place, count in counts.items() if count}
 
 
-def whole_steps(rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], ceilings: Sequence[Any]) -> WholeSteps:
+def whole_steps(
+    rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], ceilings: Sequence[DeviceCeilings]
+) -> WholeSteps:
     """Work of one rank in every step, and its ideal times at the ceilings of the step's ``device``."""
     table = work_table(rank, sums)
     weight_bytes, dtypes = place_defaults(rank.model)
@@ -94,7 +100,7 @@ def whole_steps(rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], 
     return WholeSteps(flop, weights, kv, activations, compute, size / peaks["memory"])
 
 
-def _peaks(ceilings: Sequence[Any], device: npt.NDArray[np.int32]) -> Mapping[str, Floats]:
+def _peaks(ceilings: Sequence[DeviceCeilings], device: npt.NDArray[np.int32]) -> Mapping[str, Floats]:
     """Peak FLOP/s of every data type and bytes/s (``memory``) of each step's device; NaN where unknown."""
     found: dict[str, Floats] = {}
     for dtype in ("", *DTYPES, "memory"):

@@ -11,26 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...phases import PhaseResult
-from ...records.trace import Trace
 from ..kernel_work import NAME, UNKNOWN, KernelWork, PlacedKernels, WorkLayer, rows_of
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACE_CODE, PLACES
 from ..sources.shape_work import element_bytes
+from ..work_input import WorkInput
 from .matrix_bounds import MatrixBounds, WidthBounds
-from .tile_grids import DENSE, Widths, common, outputs_of_places, plain_names, tile_rules, tiled_launches, union
+from .tile_grids import DENSE, Widths, common, outputs_of_places, tiled_launches, union
+from .tile_rules import HeadRule, plain_names, tile_rules
 
 Floats = npt.NDArray[np.float64]
 
-MOST_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of them
-UNPLACED = 0.05  # share of GEMMs without a place beyond which the layers are of another build
-UNEVEN = 0.1  # share of layers that may lack one of their GEMMs: a capture's edges and lost kernels
+MAX_WIDTHS_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of them
+MAX_UNPLACED_SHARE = 0.05  # of GEMMs without a place: beyond it the layers are of another build
+MAX_LACKING_SHARE = 0.1  # of layers that lack one of their GEMMs: a capture's edges and lost kernels
+HEAD_DIM_STEP = 8  # head dimensions are multiples of this
 EVERY_LAYER = (("qkv", "q"), ("o",), ("gate_up", "gate"), ("down",))  # what each layer has once
 READS_HIDDEN = ("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "lm_head")
 
@@ -47,20 +47,20 @@ def roundest(low: int, high: int) -> int:
     return high // power * power
 
 
-def bound_by_tiles(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels) -> MatrixBounds | None:
-    """WidthBounds of this capture's matrices; None where it launches no GEMM with a block per tile in a layer."""
-    if not phases.autoregressive:
+def bound_by_tiles(given: WorkInput, kernels: PlacedKernels) -> MatrixBounds | None:
+    """Bounds of this capture's matrices; None where it launches no GEMM with a block per tile in a layer."""
+    if not given.phases.autoregressive:
         return None
-    launches = tiled_launches(trace.names, facts, phases.kernels, work)
+    launches = tiled_launches(given, kernels)
     if launches.is_empty():
         return None
-    used = np.zeros(facts.height, np.bool_)
-    used[work.name[work.step >= 0]] = True
+    used = np.zeros(given.name_facts.height, np.bool_)
+    used[kernels.name[kernels.step >= 0]] = True
     try:
-        _require_plain_layers(facts, work, used)
+        _require_plain_layers(given.name_facts, kernels, used)
         widths = outputs_of_places(launches)
         dense = {place: own for place, own in widths.items() if place in DENSE}
-        chain = Chain(dense, _heads(trace, phases, facts, work, used), _gated(trace.names, work, used))
+        chain = LayerWidths(dense, _heads(given, kernels, used), _gated(given.trace.names, kernels, used))
     except Contradiction as why:
         return MatrixBounds({}, {}, (f"GEMM work is not bounded by tiles and grids: {why}",))
     return chain.bounds(widths.get("lm_head"))
@@ -71,15 +71,15 @@ def _require_plain_layers(facts: pl.DataFrame, work: PlacedKernels, used: npt.ND
     if (used & (work.names.op == OP_CODE["moe_gemm"])).any():
         raise Contradiction("layers with experts are no plain chain")
     texts = facts["library"].fill_null("") + " " + facts["short_name"].fill_null("")
-    for rule in tile_rules("no_chain"):
-        if (used & texts.str.contains(rule["regex"]).to_numpy()).any():
-            raise Contradiction(rule["says"])
+    for rule in tile_rules().no_chain:
+        if (used & texts.str.contains(rule.regex).to_numpy()).any():
+            raise Contradiction(rule.says)
     gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(work.countable, False)[work.step]
     times = np.bincount(work.place[gemm], minlength=len(PLACES))
-    if times[0] > UNPLACED * times.sum():
+    if times[0] > MAX_UNPLACED_SHARE * times.sum():
         raise Contradiction("its layers hold GEMMs of no known place")
     layers = [sum(int(times[PLACE_CODE[place]]) for place in places) for places in EVERY_LAYER]
-    if min(layers) < (1.0 - UNEVEN) * max(layers):
+    if min(layers) < (1.0 - MAX_LACKING_SHARE) * max(layers):
         raise Contradiction("not every layer has the GEMMs of a plain one")
 
 
@@ -105,27 +105,27 @@ class Heads:
         return [(q, kv, size) for q, kv in pairs for size in self.dimensions]
 
 
-def _heads(
-    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]
-) -> Heads | None:
+def _heads(given: WorkInput, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> Heads | None:
     """Heads of the kernels in use; None where the grids do not tell query heads. Raises Contradiction for two answers.
 
     KV heads alone are not enough: what of qkv is queries and what an output gate would be a guess.
     """
+    facts, kernels = given.name_facts, given.phases.kernels
     names = np.flatnonzero(used & np.isin(work.names.op, [OP_CODE["attention"], OP_CODE["rope"]]))
-    plain = plain_names(trace.names["name"].gather(names))
+    plain = plain_names(given.trace.names["name"].gather(names))
     found: dict[str, set[int]] = {}
     dimensions: set[int] | None = None
-    for rule in tile_rules("heads"):
-        for at in np.flatnonzero(plain.str.contains(rule["regex"]).to_numpy()):
+    for rule in tile_rules().heads:
+        for at in np.flatnonzero(plain.str.contains(rule.regex).to_numpy()):
             name = int(names[at])
             own = _dimensions(rule, plain[int(at)], facts["head_dim"][name])
-            if any(facts[column][name] is not rule[key] for key, column in _FLAGS.items() if key in rule):
+            said = ((rule.causal, facts["is_causal"][name]), (rule.split, facts["split_kv"][name]))
+            if any(wanted is not None and own_flag is not wanted for wanted, own_flag in said):
                 continue
             if own is not None:
                 dimensions = own if dimensions is None else dimensions & own
             rows = np.flatnonzero((work.name == name) & (work.step >= 0))
-            found.setdefault(rule["counts"], set()).update(phases.kernels[rule["axis"]].gather(rows).unique())
+            found.setdefault(rule.counts, set()).update(kernels[rule.axis].gather(rows).unique())
     if dimensions is None or not found.keys() & {"query", "both"}:
         return None
     if not dimensions or any(len(counts) > 1 for counts in found.values()):
@@ -133,18 +133,16 @@ def _heads(
     return Heads({kind: counts.pop() for kind, counts in found.items()}, tuple(sorted(dimensions)))
 
 
-_FLAGS = {"causal": "is_causal", "split": "split_kv"}
-
-
-def _dimensions(rule: Mapping[str, Any], name: str, told: int | None) -> set[int] | None:
+def _dimensions(rule: HeadRule, name: str, told: int | None) -> set[int] | None:
     """Head dimensions that a kernel of this name can serve; None where it does not say."""
-    if "head_dim" in rule:
-        group = pl.Series([name]).str.extract(rule["head_dim"])[0]
-        return None if group is None else {int(group) * int(rule.get("times", 1))}
+    if rule.head_dim is not None:
+        group = pl.Series([name]).str.extract(rule.head_dim)[0]
+        return None if group is None else {int(group) * rule.times}
     if told is None:
         return None
-    step = rule.get("rounded")
-    return {told} if step is None else set(range(told, max(told - step, 0), -8))
+    if rule.rounded is None:
+        return {told}
+    return set(range(told, max(told - rule.rounded, 0), -HEAD_DIM_STEP))
 
 
 def _gated(names: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> bool | None:
@@ -152,12 +150,12 @@ def _gated(names: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]
     activations = np.flatnonzero(used & (work.names.op == OP_CODE["activation"]))
     answers: set[bool | None] = set()
     for name in plain_names(names["name"].gather(activations)):
-        said = [rule["gated"] for rule in tile_rules("mlp") if pl.Series([name]).str.contains(rule["regex"])[0]]
+        said = [rule.gated for rule in tile_rules().mlp if pl.Series([name]).str.contains(rule.regex)[0]]
         answers.add(said[0] if said else None)
     return answers.pop() if len(answers) == 1 else None
 
 
-class Chain:
+class LayerWidths:
     """The widths of a dense decoder layer, each the intervals that all its matrices allow."""
 
     def __init__(self, widths: Mapping[str, Widths], heads: Heads | None, gated: bool | None) -> None:
@@ -214,10 +212,10 @@ class Chain:
                 own = union((query, query) for query, _ in fits)
                 return (union((both, both) for _, both in fits) if qkv else None), own
         wide = queries or qkv  # q may be qkv, where another GEMM beside it was read as kv
-        return qkv, ((-(-wide[0][0] // MOST_IN_QKV), wide[-1][1]),) if wide else None
+        return qkv, ((-(-wide[0][0] // MAX_WIDTHS_IN_QKV), wide[-1][1]),) if wide else None
 
     def bounds(self, head: Widths | None) -> MatrixBounds:
-        """WidthBounds of all matrices whose outputs and inputs are known."""
+        """Bounds of all matrices whose outputs and inputs are known."""
         hidden, attention = _bounds(self.hidden), _bounds(self.attention)
         mlp = _bounds(self.mlp)
         outputs = {place: _bounds(own) for place, own in self.widths.items()}

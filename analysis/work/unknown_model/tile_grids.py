@@ -7,32 +7,22 @@ of a place have in common is what is known of its outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, lru_cache
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 import polars as pl
 
-from ...facts.load import load_table
 from ..kernel_work import PlacedKernels
 from ..model_choice.launch_grids import SWIZZLES
 from ..operators.gemm_orders import PLACE_CODE, PLACES
+from ..work_input import WorkInput
+from .tile_rules import plain_names, tile_rules
 
 Widths: TypeAlias = "tuple[tuple[int, int], ...]"  # disjoint intervals, ascending, both ends included; () = none
 
 DENSE = ("qkv", "q", "k", "v", "kv", "o", "gate_up", "gate", "up", "down")
-
-
-@cache
-def tile_rules(section: str) -> tuple[Mapping[str, Any], ...]:
-    """Rows of one section of tile_rules.toml."""
-    return tuple(load_table("tile_rules")[section])
-
-
-def plain_names(names: pl.Series) -> pl.Series:
-    """Kernel names as the patterns of tile_rules.toml see them."""
-    return names.str.replace_all(r"\((?:unsigned )?int\)", "")
 
 
 def union(intervals: Iterable[tuple[int, int]]) -> Widths:
@@ -78,19 +68,18 @@ def _tiles(grid: tuple[int, int], rows: int) -> Iterator[tuple[int, int]]:
             yield x // rows, x // rows
 
 
-def tiled_launches(
-    names: pl.DataFrame, facts: pl.DataFrame, kernels: pl.DataFrame, work: PlacedKernels
-) -> pl.DataFrame:
+def tiled_launches(given: WorkInput, work: PlacedKernels) -> pl.DataFrame:
     """Distinct launches of GEMMs with a block per tile: place, tokens, or_tokens, grid_x, grid_y, tile_m, tile_n.
 
     ``or_tokens``: rows it may have instead (lm_head computes real or padded rows).
     """
+    names, facts, kernels = given.trace.names, given.name_facts, given.phases.kernels
     sized = (facts["op_class"] == "gemm") & facts["tile_m"].is_not_null() & facts["tile_n"].is_not_null()
     chosen = np.flatnonzero(sized.to_numpy())
     plain = plain_names(names["name"].gather(chosen))
     per_tile = np.zeros(names.height, np.bool_)
-    for rule in tile_rules("block_per_tile"):
-        per_tile[chosen[plain.str.contains(rule["regex"]).to_numpy()]] = True
+    for rule in tile_rules().block_per_tile:
+        per_tile[chosen[plain.str.contains(rule.regex).to_numpy()]] = True
     wanted = np.zeros(len(PLACES), np.bool_)
     wanted[[PLACE_CODE[place] for place in (*DENSE, "lm_head")]] = True
     rows = np.flatnonzero(per_tile[work.name] & wanted[work.place] & (work.step >= 0))

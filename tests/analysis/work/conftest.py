@@ -13,7 +13,8 @@ from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import PhaseResult, find_phases
 from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import Trace
-from trace_analyze.analysis.work import WorkResult, assign_work
+from trace_analyze.analysis.work.assign_work import WorkResult, assign_work
+from trace_analyze.analysis.work.work_input import WorkInput
 from trace_analyze.fixtures.matrix import MATRIX
 from trace_analyze.fixtures.serving import SimulatedRun, simulate
 from trace_analyze.ingest import open_trace
@@ -28,6 +29,11 @@ class Prepared:
     facts: pl.DataFrame
     devices: tuple[DeviceCeilings, ...]
     phases: PhaseResult
+
+    @property
+    def given(self) -> WorkInput:
+        """What the work stage is given without options."""
+        return WorkInput(self.trace, self.phases, self.facts, self.devices)
 
     def work(self, **options) -> WorkResult:
         """The work stage's result with these options."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trace_analyze.analysis.records.tables import STEPS
-from trace_analyze.analysis.work.kv_lengths.request_ledger import Chunk, Ledger
+from trace_analyze.analysis.work.kv_lengths.request_lengths import PromptChunk, RequestLengths
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import fill_steps, kv_lengths
 
 
@@ -108,7 +108,7 @@ def test_a_batch_of_prompts_is_known_in_sum_only():
     assert np.isnan(found.prefill_qk[0])
 
 
-def test_markers_beat_the_ledger():
+def test_markers_beat_the_requests():
     rows = [prefill(100), decode(1)]
     rows[1][1].update(kv_tokens=500)
     rows[0][1].update(prefill_qk=1.5e4, prefill_qq=1.0e4, kv_tokens=150)
@@ -202,7 +202,7 @@ def test_what_is_claimed_is_true(seed, plan):
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=12), st.data())
 def test_the_two_books_hold_the_truth_between_them(lengths, data):
     """Whoever finishes, the sorted true lengths lie between the two bookings, element by element."""
-    ledger = Ledger(low=np.array(lengths, float), high=np.array(lengths, float), live=len(lengths))
+    requests = RequestLengths(low=np.array(lengths, float), high=np.array(lengths, float), live=len(lengths))
     truth = sorted(lengths)
     while truth:
         finished = data.draw(st.integers(0, len(truth)))
@@ -210,12 +210,12 @@ def test_the_two_books_hold_the_truth_between_them(lengths, data):
             truth.pop(data.draw(st.integers(0, len(truth) - 1)))
         if not truth:
             break
-        ledger.decode(len(truth), float(len(truth)), has_prefill=False)
+        requests.decode(len(truth), float(len(truth)), has_prefill=False)
         truth = sorted(length + 1 for length in truth)
-        if not ledger.known:
+        if not requests.known:
             break
-        assert (np.sort(ledger.low) <= truth).all()
-        assert (truth <= np.sort(ledger.high)).all()
+        assert (np.sort(requests.low) <= truth).all()
+        assert (truth <= np.sort(requests.high)).all()
         if finished == 0:
             break
 
@@ -230,9 +230,9 @@ def test_prompts_that_never_decode_have_lengths_too():
 
 def test_requests_of_unknown_length_are_not_piled_up():
     """A server that decodes before the capture begins takes a prompt in every step: nothing is known, nothing is kept."""
-    ledger = Ledger()
+    requests = RequestLengths()
     for row in range(50):
-        ledger.decode(8, 8.0, has_prefill=True)
-        ledger.prefill(Chunk(row, 512.0, 1.0, 1.0))
-    assert ledger.bounds is None
-    assert len(ledger.low) == len(ledger.high) == 0
+        requests.decode(8, 8.0, has_prefill=True)
+        requests.prefill(PromptChunk(row, 512.0, 1.0, 1.0))
+    assert requests.sum_bounds is None
+    assert len(requests.low) == len(requests.high) == 0

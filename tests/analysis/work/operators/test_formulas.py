@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from trace_analyze.analysis.models.find_model import linear_maps
 from trace_analyze.analysis.models.load_model import load_model
 from trace_analyze.analysis.work.operators import formulas
-from trace_analyze.analysis.work.operators.formulas import Work
+from trace_analyze.analysis.work.operators.formulas import Attended, LatentHeads, OrdinaryHeads, Work
+
+DEEPSEEK_V3 = LatentHeads(heads=128, nope=128, rope=64, value=128, latent=512)
 
 
 class TestOneLayer:
@@ -20,14 +22,14 @@ class TestOneLayer:
         work = formulas.gemm(1, 4096, 4096)
         assert work.flop == pytest.approx(33.5e6, rel=0.005)
         assert work.weights == pytest.approx(33.5e6, rel=0.005)
-        assert work.intensity_weights_only == 1.0
-        assert work.intensity == pytest.approx(0.9995, abs=1e-4)
+        assert work.flop / work.weights == 1.0
+        assert work.flop / work.bytes == pytest.approx(0.9995, abs=1e-4)
 
     def test_prefill_of_512_tokens_by_both_conventions(self):
         work = formulas.gemm(512, 4096, 4096)
         assert work.flop == pytest.approx(17.2e9, rel=0.005)
-        assert work.intensity_weights_only == 512.0
-        assert work.intensity == pytest.approx(409.6)
+        assert work.flop / work.weights == 512.0
+        assert work.flop / work.bytes == pytest.approx(409.6)
 
     @pytest.mark.parametrize(("peak", "bandwidth", "ridge"), [(312e12, 2.039e12, 153), (989e12, 3.35e12, 295)])
     def test_ridges(self, peak, bandwidth, ridge):
@@ -70,7 +72,7 @@ def test_llm_viewer_table(op, phase):
     work = unfused(op, SEQUENCE if phase == "prefill" else 1)
     assert work.flop == pytest.approx(flop, rel=0.005)
     assert work.bytes == pytest.approx(size, rel=0.005)
-    assert work.intensity == pytest.approx(intensity, rel=0.005)
+    assert work.flop / work.bytes == pytest.approx(intensity, rel=0.005)
 
 
 @pytest.mark.parametrize("op", LLM_VIEWER)
@@ -78,7 +80,7 @@ def test_llm_viewer_table(op, phase):
 def test_llm_viewer_bound(op, phase):
     """Reachable speed is min(peak, intensity x bandwidth): GEMMs of the prefill alone are bound by compute."""
     work = unfused(op, SEQUENCE if phase == "prefill" else 1)
-    compute_bound = work.intensity > 154.84e12 / 768e9
+    compute_bound = work.flop / work.bytes > 154.84e12 / 768e9
     assert compute_bound == (phase == "prefill" and op in ("q_proj", "gate_proj"))
 
 
@@ -89,15 +91,15 @@ def test_our_norm_moves_the_bytes_of_the_table():
 def test_flash_attention_prefill_turns_compute_bound():
     """Without the S x S terms the table's memory-bound attention passes the A6000's ridge of 201.6."""
     pairs = formulas.causal_pairs(2048, 2048 * 2048, 2048 * 2048)
-    fused = formulas.attention(pairs, 2048, 2048, heads=32, kv_heads=32, head_dim=128)
-    assert fused.intensity > 201.6
+    fused = formulas.attention(Attended(pairs, 2048, 2048), OrdinaryHeads(32, 32, 128))
+    assert fused.flop / fused.bytes > 201.6
 
 
 class TestAttention:
     def test_f10_decode_with_long_cache(self):
         """intel/sycl-tla PR 778: B16, Hq 80, Hkv 8, d 128, KV 1 + 10,240, bf16, 4.1408 ms."""
         length = 16 * 10241.0
-        work = formulas.attention(formulas.decode_pairs(length, 16), 16, length, heads=80, kv_heads=8, head_dim=128)
+        work = formulas.attention(Attended(formulas.decode_pairs(length, 16), 16, length), OrdinaryHeads(80, 8, 128))
         seconds = 4_140_800e-9
         assert work.kv == pytest.approx(671.2e6, rel=1e-3)
         assert work.bytes == pytest.approx(671.8e6, rel=1e-3)
@@ -143,7 +145,7 @@ class TestAttention:
             assert rows == formulas.causal_pairs(queries, queries * length, queries**2)
 
     def test_unknown_length_stays_unknown(self):
-        work = formulas.attention(np.nan, 8, np.nan, heads=32, kv_heads=8, head_dim=128)
+        work = formulas.attention(Attended(np.nan, 8, np.nan), OrdinaryHeads(32, 8, 128))
         assert np.isnan(work.flop)
         assert np.isnan(work.bytes)
 
@@ -152,12 +154,12 @@ class TestLatentAttention:
     """DeepSeek-V3 per layer: H 128, n 128, r 64, c 512, v 128."""
 
     def test_absorbed_decode(self):
-        work = formulas.mla_attention_absorbed(1000, 1, 1000, heads=128, latent=512, rope=64)
+        work = formulas.mla_attention_absorbed(Attended(1000, 1, 1000), DEEPSEEK_V3)
         assert work.flop == 2 * 128 * (2 * 512 + 64) * 1000
         assert work.kv == 2 * (512 + 64) * 1000
 
     def test_decompressed_prefill(self):
-        work = formulas.mla_attention_decompressed(5050, 100, 100, heads=128, nope=128, rope=64, value=128, latent=512)
+        work = formulas.mla_attention_decompressed(Attended(5050, 100, 100), DEEPSEEK_V3)
         assert work.flop == 2 * 128 * (128 + 64 + 128) * 5050
         assert work.kv == 2 * (512 + 64) * 100
 
@@ -206,7 +208,7 @@ class TestWholeSteps:
 
     def test_prefill_of_2000_tokens(self):
         pairs = formulas.causal_pairs(2000, 2000 * 2000, 2000 * 2000)
-        attention = 32 * formulas.attention(pairs, 2000, 2000, heads=32, kv_heads=8, head_dim=128).flop
+        attention = 32 * formulas.attention(Attended(pairs, 2000, 2000), OrdinaryHeads(32, 8, 128)).flop
         layers = 2.0 * 2000 * self.layer_parameters()
         head = formulas.gemm(1, 4096, 128256).flop
         assert layers == pytest.approx(2.792e13, rel=1e-3)
@@ -217,7 +219,8 @@ class TestWholeSteps:
         """M = 256 -> 228..241, M = 512 -> 410..453 over the layer's matrices."""
         maps = [each for each in linear_maps(load_model("llama-3.1-8b")) if each.place != "lm_head"]
         for rows, low, high in ((256, 227, 242), (512, 409, 454)):
-            found = [formulas.gemm(rows, each.inputs, each.outputs).intensity for each in maps]
+            works = [formulas.gemm(rows, each.inputs, each.outputs) for each in maps]
+            found = [work.flop / work.bytes for work in works]
             assert low <= min(found)
             assert max(found) <= high
 
@@ -225,9 +228,4 @@ class TestWholeSteps:
 @given(st.floats(1, 1e5), st.floats(1, 1e5), st.floats(1, 1e5))
 def test_gemm_intensity_is_below_the_weights_only_convention(rows, inputs, outputs):
     work = formulas.gemm(rows, inputs, outputs)
-    assert work.intensity <= work.intensity_weights_only * (1 + 1e-12)
-
-
-def test_ring_all_reduce():
-    assert formulas.ring_all_reduce_bytes(16, 4096, 2) == 16 * 4096 * 2
-    assert formulas.ring_all_reduce_bytes(16, 4096, 8) == pytest.approx(1.75 * 16 * 4096 * 2)
+    assert work.flop / work.bytes <= (work.flop / work.weights) * (1 + 1e-12)

@@ -15,9 +15,9 @@ from trace_analyze.analysis.work.operators.gemm_orders import (
     OP_CODE,
     ORDINARY,
     PLACES,
-    templates,
+    gemm_orders,
 )
-from trace_analyze.analysis.work.operators.kernel_places import identify_places
+from trace_analyze.analysis.work.operators.kernel_places import LaunchedKernels, StepKinds, identify_places
 
 LETTERS = {
     "n": "norm",
@@ -40,6 +40,8 @@ LETTERS = {
     "v": "convolution",
 }
 
+NO_STEPS = StepKinds(np.zeros(0, np.int8), np.zeros(0, bool))
+
 
 def places(sequence, kind=ORDINARY, phase="decode", durations=None, cut=()):
     steps = [(row, letter) for row, part in enumerate(sequence.split()) for letter in part]
@@ -47,16 +49,10 @@ def places(sequence, kind=ORDINARY, phase="decode", durations=None, cut=()):
     op = np.array([OP_CODE[LETTERS[letter]] for _, letter in steps], np.uint8)
     part = np.array([{"P": 1, "D": 2}.get(letter, 0) for _, letter in steps], np.int8)
     code = {"prefill": 1, "decode": 2}.get(phase, 0)
-    return identify_places(
-        step,
-        op,
-        op == OP_CODE["norm"],
-        part,
-        np.array(durations or [10] * len(steps), np.int64),
-        np.full(step.max() + 1, code, np.int8),
-        np.isin(np.arange(step.max() + 1), cut),
-        kind=kind,
-    )
+    durations = np.array(durations or [10] * len(steps), np.int64)
+    kernels = LaunchedKernels(step, op, op == OP_CODE["norm"], part, durations)
+    kinds = StepKinds(np.full(step.max() + 1, code, np.int8), np.isin(np.arange(step.max() + 1), cut))
+    return identify_places(kernels, kinds, kind=kind)
 
 
 def gemms(sequence, **options):
@@ -176,8 +172,8 @@ def _gemms_of(whole, names):
 
 
 @pytest.mark.parametrize("kind", [ORDINARY, LATENT, LATENT_DIRECT])
-def test_templates_name_known_places(kind):
-    rows, table = templates(kind)
+def test_orders_name_known_places(kind):
+    rows, table = gemm_orders(kind)
     assert rows.max() < len(PLACES)
     assert table.max() < len(rows)
     assert not rows[0].any()
@@ -185,28 +181,17 @@ def test_templates_name_known_places(kind):
 
 def test_no_kernels():
     nothing = np.zeros(0)
-    found = identify_places(
-        nothing.astype(np.int32),
-        nothing.astype(np.uint8),
-        nothing.astype(bool),
-        nothing.astype(np.int8),
-        nothing.astype(np.int64),
-        np.zeros(0, np.int8),
-        np.zeros(0, bool),
-    )
+    types = (np.int32, np.uint8, bool, np.int8, np.int64)
+    found = identify_places(LaunchedKernels(*map(nothing.astype, types)), NO_STEPS)
     assert len(found.code) == 0
 
 
 def test_kernels_outside_steps_have_no_place():
     n = 4
-    found = identify_places(
-        np.full(n, -1, np.int32),
-        np.full(n, OP_CODE["gemm"], np.uint8),
-        np.zeros(n, bool),
-        np.zeros(n, np.int8),
-        np.ones(n, np.int64),
-        np.zeros(0, np.int8),
-        np.zeros(0, bool),
+    gemms = np.full(n, OP_CODE["gemm"], np.uint8)
+    kernels = LaunchedKernels(
+        np.full(n, -1, np.int32), gemms, np.zeros(n, bool), np.zeros(n, np.int8), np.ones(n, np.int64)
     )
+    found = identify_places(kernels, NO_STEPS)
     assert not found.code.any()
     assert (found.layer == -1).all()

@@ -10,7 +10,7 @@ import pytest
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.work.operators.gemm_orders import PLACES
-from trace_analyze.analysis.work.operators.name_arrays import name_columns, passes
+from trace_analyze.analysis.work.operators.name_arrays import memory_passes, name_columns
 
 
 def columns(names):
@@ -20,17 +20,17 @@ def columns(names):
 
 
 def test_every_row_is_met_by_its_example_first():
-    for row in passes():
-        first = next(each for each in passes() if re.search(each["regex"], row["example"]))
-        assert first["name"] == row["name"]
+    for row in memory_passes():
+        first = next(each for each in memory_passes() if re.search(each.regex, row.example))
+        assert first.name == row.name
 
 
 def test_names_tell_place_and_bytes():
-    rows = passes()
-    found = columns([row["example"] for row in rows])
+    rows = memory_passes()
+    found = columns([row.example for row in rows])
     places = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
-    assert [PLACES[code] for code in found.pass_place] == [places[row["of"]] for row in rows]
-    assert found.pass_bytes.tolist() == [row["bytes"] for row in rows]
+    assert [PLACES[code] for code in found.pass_place] == [places[row.of] for row in rows]
+    assert found.pass_bytes.tolist() == [row.bytes for row in rows]
 
 
 def test_other_kernels_pass_over_nothing():

@@ -1,4 +1,4 @@
-"""Steps alike: found once, told of all; nothing else about a kernel's place changes."""
+"""Repeated steps: found once, told of all; nothing else about a kernel's place changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trace_analyze.analysis.work.operators import kernel_places as places
 from trace_analyze.analysis.work.operators.gemm_orders import OP_CODE
-from trace_analyze.analysis.work.operators.repeated_steps import Alike, alike_steps
+from trace_analyze.analysis.work.operators.repeated_steps import RepeatedSteps, repeated_steps
 
 
 def rows_of(steps: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,7 @@ def rows_of(steps: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 def test_two_of_three_steps_are_alike():
     step, kind = rows_of([[1, 2, 3], [1, 3, 2], [1, 2, 3]])
-    found = alike_steps(step, kind, np.zeros(3, np.int8))
+    found = repeated_steps(step, kind, np.zeros(3, np.int8))
     assert found.rows.tolist() == [0, 1, 2, 3, 4, 5]
     assert found.source.tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2]
     assert found.times.tolist() == [2, 2, 2, 1, 1, 1]
@@ -27,14 +27,14 @@ def test_two_of_three_steps_are_alike():
 
 def test_steps_that_differ_in_phase_are_not_alike():
     step, kind = rows_of([[1, 2], [1, 2]])
-    assert alike_steps(step, kind, np.array([0, 1])).rows.tolist() == [0, 1, 2, 3]
+    assert repeated_steps(step, kind, np.array([0, 1])).rows.tolist() == [0, 1, 2, 3]
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(0, 1)), max_size=12))
 def test_every_kernel_finds_its_like(steps):
     step, kind = rows_of([kinds for kinds, _ in steps])
     of_step = np.array([number for _, number in steps], np.int64)
-    found = alike_steps(step, kind, of_step)
+    found = repeated_steps(step, kind, of_step)
     assert kind[found.rows][found.source].tolist() == kind.tolist()
     assert of_step[step[found.rows]][found.source].tolist() == of_step[step].tolist()
     different = {(tuple(kinds), number) for kinds, number in steps}
@@ -52,14 +52,15 @@ def test_places_are_those_found_step_by_step(kinds, data):
     steps = [LAYER + kinds[number] + LAYER for number in order]
     step, op = rows_of([[OP_CODE[name] for name in names] for names in steps])
     own = np.zeros(len(op), np.int8)
-    arguments = (step, op, op == OP_CODE["norm"], own, np.arange(1, len(op) + 1), np.full(len(steps), 2, np.int8))
-    found = places.identify_places(*arguments, np.zeros(len(steps), bool))
-    alone = Alike(np.arange(len(op)), np.arange(len(op), dtype=np.int32), np.ones(len(op), np.int64))
-    grouped, places.alike_steps = places.alike_steps, lambda *_: alone
+    kernels = places.LaunchedKernels(step, op, op == OP_CODE["norm"], own, np.arange(1, len(op) + 1))
+    kinds_of_steps = places.StepKinds(np.full(len(steps), 2, np.int8), np.zeros(len(steps), bool))
+    found = places.identify_places(kernels, kinds_of_steps)
+    alone = RepeatedSteps(np.arange(len(op)), np.arange(len(op), dtype=np.int32), np.ones(len(op), np.int64))
+    grouped, places.repeated_steps = places.repeated_steps, lambda *_: alone
     try:
-        expected = places.identify_places(*arguments, np.zeros(len(steps), bool))
+        expected = places.identify_places(kernels, kinds_of_steps)
     finally:
-        places.alike_steps = grouped
+        places.repeated_steps = grouped
     assert found.code.tolist() == expected.code.tolist()
     assert found.layer.tolist() == expected.layer.tolist()
     assert found.share.tolist() == expected.share.tolist()

@@ -11,17 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_analyze.analysis.kernels.classify import classify_names
-from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
-from trace_analyze.analysis.work import work_pipeline as stages
+from trace_analyze.analysis.work.assign_work import computed_work, recognise_model
 from trace_analyze.analysis.work.kernel_work import NAME, KernelWork, rows_of
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.model_choice import choose_model as choice
 from trace_analyze.analysis.work.operators.gemm_orders import PLACE_CODE
-from trace_analyze.analysis.work.unknown_model import tile_bounds
 from trace_analyze.analysis.work.unknown_model.matrix_bounds import WidthBounds
-from trace_analyze.analysis.work.unknown_model.tile_bounds import Chain, Contradiction, Heads, roundest
-from trace_analyze.analysis.work.unknown_model.tile_grids import common, outputs_of_launch, tile_rules, union
+from trace_analyze.analysis.work.unknown_model.tile_bounds import (
+    Contradiction,
+    Heads,
+    LayerWidths,
+    bound_by_tiles,
+    roundest,
+)
+from trace_analyze.analysis.work.unknown_model.tile_grids import common, outputs_of_launch, union
+from trace_analyze.analysis.work.unknown_model.tile_rules import tile_rules
 
 
 class TestOneLaunch:
@@ -101,7 +106,7 @@ class TestChain:
     """Hidden 2,304; 18 query and 6 KV heads of 128; MLP 6,912."""
 
     def test_outputs_of_one_gemm_are_inputs_of_others(self):
-        found = Chain(WIDTHS, EIGHTEEN, gated=True).bounds(((64_961, 65_024),))
+        found = LayerWidths(WIDTHS, EIGHTEEN, gated=True).bounds(((64_961, 65_024),))
         assert found.outputs["o"] == found.inputs["qkv"] == found.inputs["lm_head"] == WidthBounds(2241, 2304, 2304)
         assert found.inputs["down"] == WidthBounds(6881, 6912, 6912)
         assert found.outputs["gate_up"] == WidthBounds(13_761, 13_824, 13_824)
@@ -115,21 +120,23 @@ class TestChain:
 
     def test_bounds_that_are_apart_are_not_counted(self):
         """128 of 2,304 are 5.9%."""
-        found = Chain({**WIDTHS, "down": ((2177, 2304),)}, EIGHTEEN, gated=True).bounds(None)
+        found = LayerWidths({**WIDTHS, "down": ((2177, 2304),)}, EIGHTEEN, gated=True).bounds(None)
         assert not found.close().any()
         assert found.weights("high")[PLACE_CODE["qkv"]] == 3840 * 2304
 
     def test_without_a_word_on_the_gate_the_mlp_is_open_by_a_factor_of_two(self):
-        found = Chain(WIDTHS, EIGHTEEN, gated=None).bounds(None)
+        found = LayerWidths(WIDTHS, EIGHTEEN, gated=None).bounds(None)
         assert found.inputs["down"] == WidthBounds(6881, 13_824, 8192)
         assert not found.close()[PLACE_CODE["down"]]
         assert found.close()[PLACE_CODE["gate_up"]]
 
     def test_without_a_gate_the_mlp_is_as_wide_as_its_gemm(self):
-        assert Chain(WIDTHS, EIGHTEEN, gated=False).bounds(None).inputs["down"] == WidthBounds(13_761, 13_824, 13_824)
+        assert LayerWidths(WIDTHS, EIGHTEEN, gated=False).bounds(None).inputs["down"] == WidthBounds(
+            13_761, 13_824, 13_824
+        )
 
     def test_without_heads_attention_is_somewhere_in_qkv(self):
-        found = Chain(WIDTHS, None, gated=True).bounds(None)
+        found = LayerWidths(WIDTHS, None, gated=True).bounds(None)
         assert (found.inputs["o"].low, found.inputs["o"].high) == (945, 3840)
         assert not found.close()[PLACE_CODE["o"]]
 
@@ -137,7 +144,7 @@ class TestChain:
         """24 query and KV heads on the rotary kernel's grid, 6 KV heads on that of attention."""
         heads = Heads({"both": 24, "kv": 6}, (128,))
         assert heads.possible() == [(18, 6, 128)]
-        assert Chain(WIDTHS, heads, gated=True).bounds(None).inputs["o"] == WidthBounds(2304, 2304, 2304)
+        assert LayerWidths(WIDTHS, heads, gated=True).bounds(None).inputs["o"] == WidthBounds(2304, 2304, 2304)
 
     @pytest.mark.parametrize(
         ("changed", "heads", "said"),
@@ -150,7 +157,7 @@ class TestChain:
     )
     def test_what_does_not_meet_is_a_contradiction(self, changed, heads, said):
         with pytest.raises(Contradiction, match=said):
-            Chain({**WIDTHS, **changed}, heads, gated=True)
+            LayerWidths({**WIDTHS, **changed}, heads, gated=True)
 
 
 @pytest.mark.parametrize(
@@ -165,20 +172,20 @@ class TestChain:
     ],
 )
 def test_a_product_behind_gelu_is_a_gate_only_where_halves_are_named(name, gated):
-    assert [rule["gated"] for rule in tile_rules("mlp") if pl.Series([name]).str.contains(rule["regex"])[0]] == gated
+    assert [rule.gated for rule in tile_rules().mlp if pl.Series([name]).str.contains(rule.regex)[0]] == gated
 
 
 @pytest.mark.parametrize("section", ["block_per_tile", "heads", "mlp"])
 def test_rules_match_their_examples_and_no_persistent_kernel(section):
-    rules = tile_rules(section)
-    plain = pl.Series([rule["example"] for rule in rules]).str.replace_all(r"\((?:unsigned )?int\)", "")
+    rules = getattr(tile_rules(), section)
+    plain = pl.Series([rule.example for rule in rules]).str.replace_all(r"\((?:unsigned )?int\)", "")
     for rule, example in zip(rules, plain, strict=True):
-        assert rule["source"]
-        assert pl.Series([example]).str.contains(rule["regex"])[0], rule["name"]
-        assert not pl.Series(["nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"]).str.contains(rule["regex"])[0]
-        assert not pl.Series(["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x256x64_x"]).str.contains(
-            rule["regex"]
-        )[0]
+        assert rule.source
+        assert pl.Series([example]).str.contains(rule.regex)[0], rule.name
+        assert not pl.Series(["nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"]).str.contains(rule.regex)[0]
+        assert not pl.Series(["sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x256x64_x"]).str.contains(rule.regex)[
+            0
+        ]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +204,7 @@ def test_rules_match_their_examples_and_no_persistent_kernel(section):
 def test_kernels_of_layers_that_are_another_chain(name, said):
     facts = classify_names(pl.DataFrame({"name_id": [0], "name": [name]}, schema={"name_id": pl.UInt32, "name": str}))
     text = pl.Series([f"{facts['library'][0] or ''} {facts['short_name'][0] or ''}"])
-    found = [rule["says"] for rule in tile_rules("no_chain") if text.str.contains(rule["regex"])[0]]
+    found = [rule.says for rule in tile_rules().no_chain if text.str.contains(rule.regex)[0]]
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
 
@@ -215,9 +222,9 @@ def silent(run):
 
 def assigned(run) -> KernelWork:
     """Work of every kernel, with its bounds."""
-    chosen = stages.choose(run.trace, run.phases, run.facts, Options())
+    chosen = recognise_model(run.given)
     assert chosen.shape is None
-    return stages.assign(run.trace, run.phases, run.facts, chosen, kv_lengths(run.phases.steps))
+    return computed_work(run.given, chosen, kv_lengths(run.phases.steps))
 
 
 TILED = [
@@ -314,7 +321,7 @@ def test_a_gemm_that_stands_elsewhere_in_the_layer_leaves_all_unknown(prepared):
     moved = work.place == PLACE_CODE["o"]
     assert moved.any()
     work.place[moved] = PLACE_CODE["gate_up"]
-    bounds = tile_bounds.bound_by_tiles(run.trace, run.phases, run.facts, work.kernels)
+    bounds = bound_by_tiles(run.given, work.kernels)
     assert not bounds.outputs
     assert "not every layer" in bounds.notes[0]
 

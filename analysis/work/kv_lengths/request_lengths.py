@@ -1,4 +1,4 @@
-"""The ledger of requests behind ``kv.py``: which prompts have joined the decoding batch, and how long each is.
+"""Lengths of the live requests, booked from step to step: which prompts have joined the decoding batch, how long each is.
 
 Steps tell only counts: so many requests decode, so many prompt tokens are prefilled. From step to step that decides
 which chunks were one prompt (the batch grew by one) and which were several (it grew by as many). When requests finish
@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Chunk:
+class PromptChunk:
     """The prefill part of one step."""
 
     row: int
@@ -27,7 +27,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class PromptSums:
+class KnownPrompt:
     """What became known of one step's prefill: KV length after it, and whether it was one request's alone."""
 
     row: int
@@ -37,19 +37,19 @@ class PromptSums:
 
 
 @dataclass
-class Ledger:
-    """State between two steps of one group."""
+class RequestLengths:
+    """What is known of the requests of one group between two steps."""
 
     low: Floats = field(default_factory=lambda: np.zeros(0))
     high: Floats = field(default_factory=lambda: np.zeros(0))
     live: int = 0  # requests that decoded in the last decode-bearing step
-    chunks: list[Chunk] = field(default_factory=list)  # prefilled, not yet seen decoding
+    chunks: list[PromptChunk] = field(default_factory=list)  # prefilled, not yet seen decoding
     known: bool = True  # whether ``low`` and ``high`` hold every live request
     split_known: bool = True  # false: some lengths are known only in sum, so a finish loses the level
-    resolved: list[PromptSums] = field(default_factory=list)
+    resolved: list[KnownPrompt] = field(default_factory=list)
 
     @property
-    def bounds(self) -> tuple[float, float] | None:
+    def sum_bounds(self) -> tuple[float, float] | None:
         """Least and most sum of lengths of the decoding requests, None = unknown."""
         if not self.known:
             return None
@@ -60,7 +60,7 @@ class Ledger:
         self.known = False
         self.chunks = []
 
-    def prefill(self, chunk: Chunk) -> None:
+    def prefill(self, chunk: PromptChunk) -> None:
         """Admit the prompt tokens of a step."""
         self.chunks.append(chunk)
 
@@ -98,7 +98,7 @@ class Ledger:
         whole = [chunk.finished == chunk.requests for chunk in self.chunks]
         for at, chunk in enumerate(self.chunks):
             if whole[at] and (at == 0 or whole[at - 1]):
-                self.resolved.append(PromptSums(chunk.row, chunk.tokens, chunk.tokens, single=chunk.requests == 1))
+                self.resolved.append(KnownPrompt(chunk.row, chunk.tokens, chunk.tokens, single=chunk.requests == 1))
 
     def _joined(self, requests: int, *, has_prefill: bool) -> int | None:
         """How many prompts among the chunks decode for the first time in this step; None where it cannot be told."""
@@ -124,7 +124,7 @@ class Ledger:
             self.forget()  # prompts that ended shared a step with one that goes on: how they split is not known
             return
         only = self.chunks[0]
-        self.resolved.append(PromptSums(only.row, only.tokens, only.tokens, single=False))
+        self.resolved.append(KnownPrompt(only.row, only.tokens, only.tokens, single=False))
         self.split_known = self.split_known and joined == 1
         self._add([only.tokens / joined] * joined)
         self.chunks = []
@@ -143,7 +143,7 @@ class Ledger:
         lengths, length, left = [], 0.0, []
         for chunk, end in zip(self.chunks, is_end, strict=True):
             length += chunk.tokens
-            self.resolved.append(PromptSums(chunk.row, chunk.tokens, length))
+            self.resolved.append(KnownPrompt(chunk.row, chunk.tokens, length))
             left.append(chunk)
             if end:
                 lengths.append(length)
