@@ -21,20 +21,20 @@ from trace_analyze.analysis.records.record import Record
 from trace_analyze.analysis.records.summary import ByCause, ByPhase, GroupSummary, KnownSteps, Spread, Summary
 from trace_analyze.analysis.records.trust import Trust
 from trace_analyze.analysis.records.what_if import WhatIf
-from trace_analyze.analysis.records.work import DecodeTraffic, Measured, Roofline, ServedModel
+from trace_analyze.analysis.records.work import Traffic, Measured, Roofline, Model
 from trace_analyze.analysis.records.workload import Workload
 
 #: JSON object -> the record that it is made from.
 RECORDS: dict[str, type[Record]] = {
     "devices[]": Device,
-    "model": ServedModel,
+    "model": Model,
     "window": Window,
     "trust": Trust,
     "summary": Summary,
     "groups[]": GroupSummary,
     "findings[]": Finding,
     "roofline": Roofline,
-    "traffic": DecodeTraffic,
+    "traffic": Traffic,
     "host": HostSide,
     "what_if": WhatIf,
     "workload": Workload,

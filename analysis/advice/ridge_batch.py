@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ..gpus.device_ceilings import DeviceCeilings
-from ..records.work import ServedModel
+from ..records.work import Model
 
 #: Bytes per stored weight (4-bit formats with the scales of groups of 32 to 128).
 BYTES_PER_WEIGHT: Mapping[str, float] = {
@@ -35,7 +35,7 @@ COMPUTES_IN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ridge_batch(ceilings: Sequence[DeviceCeilings], model: ServedModel) -> float | None:
+def ridge_batch(ceilings: Sequence[DeviceCeilings], model: Model) -> float | None:
     """Tokens per step at the ridge for the model's weights (bf16 where unknown); None without a peak or a bandwidth."""
     stored = bytes_per_weight(model)
     weight = _weight_dtype(model)
@@ -53,10 +53,10 @@ def mean_bandwidth_gbps(ceilings: Sequence[DeviceCeilings]) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(ceilings) else None
 
 
-def bytes_per_weight(model: ServedModel) -> float:
+def bytes_per_weight(model: Model) -> float:
     """Bytes that one weight of the model takes, scales included: 2 where its storage is not known."""
     return BYTES_PER_WEIGHT.get(_weight_dtype(model), 2.0)
 
 
-def _weight_dtype(model: ServedModel) -> str:
+def _weight_dtype(model: Model) -> str:
     return model.weight_dtype if isinstance(model.weight_dtype, str) else "bf16"

@@ -12,7 +12,7 @@ from ..records.host import HostSide
 from ..records.summary import GroupSummary, Summary
 from ..records.trust import Trust
 from ..records.what_if import WhatIf
-from ..records.work import DecodeTraffic, Measured, Roofline, ServedModel
+from ..records.work import Traffic, Measured, Roofline, Model
 from ..records.workload import Workload
 
 
@@ -26,14 +26,14 @@ class KeptValues(msgspec.Struct):
     status: str
     reasons: tuple[str, ...]
     devices: tuple[Device, ...]
-    model: ServedModel
+    model: Model
     window: Window
     trust: Trust
     summary: Summary
     group_summaries: tuple[GroupSummary, ...]
     findings: tuple[Finding, ...]
     roofline: Roofline
-    traffic: DecodeTraffic
+    traffic: Traffic
     host: HostSide
     what_if: WhatIf
     workload: Workload

@@ -18,7 +18,7 @@ from .summary import GroupSummary, Summary
 from .trace import Trace
 from .trust import Trust
 from .what_if import WhatIf
-from .work import DecodeTraffic, Measured, Roofline, ServedModel
+from .work import Traffic, Measured, Roofline, Model
 from .workload import Workload
 
 SCHEMA_VERSION = "1.0"
@@ -37,7 +37,7 @@ class Analysis:
     reasons: tuple[str, ...]
     kernels: pl.DataFrame  # Trace.kernels + KERNEL_TAGS + KERNEL_WORK
     devices: tuple[Device, ...]
-    model: ServedModel
+    model: Model
     window: Window
     trust: Trust
     summary: Summary
@@ -54,7 +54,7 @@ class Analysis:
     findings: tuple[Finding, ...]
     step_table: pl.DataFrame | None  # --step: one step kernel by kernel
     roofline: Roofline  # ceilings and points per (op class, phase)
-    traffic: DecodeTraffic  # decode traffic split and the fitted bandwidths
+    traffic: Traffic  # decode traffic split and the fitted bandwidths
     host: HostSide  # host side of the decode bubbles
     what_if: WhatIf  # fitted step-time model and its predictions
     workload: Workload  # classification and each technique's movement

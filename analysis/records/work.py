@@ -11,7 +11,7 @@ from .record import Number, Record
 from .trust import Clocks
 
 
-class ServedModel(Record, frozen=True, kw_only=True):
+class Model(Record, frozen=True, kw_only=True):
     """Which model ran, how that is known, its sizes, and what the figures rest on."""
 
     name: str | None = None  #: model, null where it is not known
@@ -86,7 +86,7 @@ class Roofline(Record, frozen=True, kw_only=True):
     conventions: tuple[str, ...]  #: what is counted
 
 
-class DecodeTraffic(Record, frozen=True, kw_only=True):
+class Traffic(Record, frozen=True, kw_only=True):
     """What a decode step moves, and the bandwidths that the steps imply: over whole pure decode steps, per device."""
 
     decode_steps: int | UnsetType = UNSET  #: steps looked at
@@ -142,7 +142,7 @@ class NcuJoin(Record, frozen=True, kw_only=True):
     pairs: tuple[NcuPair, ...]  #: modelled beside measured work, the largest fifty
 
 
-class SampledPhase(Record, frozen=True, kw_only=True):
+class PhaseMetrics(Record, frozen=True, kw_only=True):
     """GPU metrics over the steps of one phase on one device, weighted by time."""
 
     device_index: int  #: device
@@ -158,12 +158,12 @@ class SampledPhase(Record, frozen=True, kw_only=True):
     sm_clock_mhz: float | None  #: SM clock
 
 
-class SampledMetrics(Record, frozen=True, kw_only=True):
+class GpuMetrics(Record, frozen=True, kw_only=True):
     """GPU metrics sampled by Nsight Systems."""
 
     samples: int  #: samples
     period_us: float | None  #: median distance of samples
-    by_phase: tuple[SampledPhase, ...]  #: means over the steps of a phase on a device
+    by_phase: tuple[PhaseMetrics, ...]  #: means over the steps of a phase on a device
 
 
 class CounterMeans(Record, frozen=True, kw_only=True):
@@ -188,7 +188,7 @@ class Measured(Record, frozen=True, kw_only=True):
     """What was measured beside the timeline, each kind only where the capture or an option brings it."""
 
     ncu: NcuJoin | UnsetType = UNSET  #: Nsight Compute results joined to kernels
-    gpu_metrics: SampledMetrics | UnsetType = UNSET  #: GPU metrics sampled by Nsight Systems
+    gpu_metrics: GpuMetrics | UnsetType = UNSET  #: GPU metrics sampled by Nsight Systems
     #: with `--dmon` or `--dcgm`: means over the window, one per device and source
     counters: tuple[CounterMeans, ...] | UnsetType = UNSET
     warnings: tuple[str, ...] | UnsetType = UNSET  #: where modelled and measured work differ by more than 1.5 times

@@ -11,7 +11,7 @@ from ..gpus.device_ceilings import DeviceCeilings
 from ..records.advice import Finding
 from ..records.trace import Trace
 from ..records.trust import PhaseTrust
-from ..records.work import ServedModel, WorkTrust
+from ..records.work import Model, WorkTrust
 from ..time.stalls import StallResult
 from ..time.time_accounting import TimeResult
 
@@ -30,7 +30,7 @@ class SummaryInput:
     ceilings: Sequence[DeviceCeilings] = ()
     graphs: pl.DataFrame | None = None
     kernel_table: pl.DataFrame | None = None
-    model: ServedModel = field(default_factory=ServedModel)
+    model: Model = field(default_factory=Model)
     work_trust: WorkTrust | None = None
     autoregressive: bool = True
     engine: str | None = None

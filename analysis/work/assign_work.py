@@ -12,7 +12,7 @@ from ..models.model_shape import ModelShape
 from ..phases import PhaseResult
 from ..records.options import Options
 from ..records.trace import Trace
-from ..records.work import DecodeTraffic, Measured, Roofline, ServedModel, WorkTrust
+from ..records.work import Traffic, Measured, Roofline, Model, WorkTrust
 from .aggregate.fill_frames import fill_frames
 from .aggregate.ideal_times import ideal_times
 from .aggregate.kernel_sums import group_sums
@@ -40,11 +40,11 @@ class WorkResult:
 
     kernels: pl.DataFrame  # phases.kernels + KERNEL_WORK, same rows, same order
     steps: pl.DataFrame  # STEPS with KV and work columns filled
-    model: ServedModel
+    model: Model
     kernel_table: pl.DataFrame  # KERNEL_TABLE
     op_classes: pl.DataFrame  # OP_CLASS_TABLE
     roofline: Roofline
-    traffic: DecodeTraffic
+    traffic: Traffic
     measured: Measured
     trust: WorkTrust
     mfu_at_most: pl.Series  # per step, %: what padded work bounds from above; null unless useful FLOPs are unknown

@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import UNSET, structs
 
 from ..models.model_shape import kv_bytes_per_token, parameters_active, parameters_total
-from ..records.work import DecodeTraffic, ServedModel
+from ..records.work import Traffic, Model
 from .aggregate.fill_frames import FilledFrames
 from .kernel_work import KernelWork
 from .kv_lengths.step_kv_lengths import KvLengths, padded_prefill
@@ -18,15 +18,15 @@ from .step_costs.place_costs import step_sums
 
 
 def describe_model(
-    choice: ModelChoice, work: KernelWork, filled: FilledFrames, traffic: DecodeTraffic, lengths: KvLengths
-) -> ServedModel:
+    choice: ModelChoice, work: KernelWork, filled: FilledFrames, traffic: Traffic, lengths: KvLengths
+) -> Model:
     """The model that was chosen, and in ``notes`` what is assumed or missing."""
     steps, shape = filled.steps, choice.shape
     decodes = steps.filter(pl.col("phase").is_in(["decode", "mixed"]) & ~pl.col("excluded").fill_null(False))
     lower_bound = bool(decodes["bytes_kv"].null_count()) if decodes.height and shape is not None else None
     if _counts_bounded_matrices(work, decodes):
         lower_bound = True
-    described = ServedModel(
+    described = Model(
         source=choice.source,
         reason=choice.reason,
         candidates=choice.candidates if shape is None else (),

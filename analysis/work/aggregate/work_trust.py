@@ -7,7 +7,7 @@ from msgspec import UnsetType
 
 from ...records.tables import OP_CLASSES, WORK_SOURCES
 from ...records.trust import Clocks
-from ...records.work import Measured, SampledMetrics, WorkTrust
+from ...records.work import Measured, GpuMetrics, WorkTrust
 from ..kernel_work import KernelWork
 from ..measured.sampled_metrics import phase_warnings
 from ..model_choice.choose_model import ModelChoice
@@ -23,7 +23,7 @@ def work_trust(
     """The work stage's part of JSON ``trust``."""
     warnings = () if isinstance(measured.warnings, UnsetType) else measured.warnings
     contradictions = [*choice.contradictions, *filled.contradictions, *warnings]
-    if isinstance(measured.gpu_metrics, SampledMetrics):
+    if isinstance(measured.gpu_metrics, GpuMetrics):
         contradictions += phase_warnings(filled.steps, measured.gpu_metrics.by_phase)
     return WorkTrust(
         gpu_time_by_work_source=_time_by_source(given, work),
@@ -53,7 +53,7 @@ def _time_by_source(given: WorkInput, work: KernelWork) -> dict[str, float]:
 
 def sm_clock(measured: Measured) -> Clocks:
     """The SM clock over the steps, from GPU metrics; a reason where it was not captured."""
-    sampled = measured.gpu_metrics.by_phase if isinstance(measured.gpu_metrics, SampledMetrics) else ()
+    sampled = measured.gpu_metrics.by_phase if isinstance(measured.gpu_metrics, GpuMetrics) else ()
     rows = [(row.phase, row.seconds, row.sm_clock_mhz) for row in sampled if row.sm_clock_mhz]
     if not rows:
         return Clocks(sm_clock_mhz=None, reason=NO_CLOCKS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from ...records.work import CounterMeans, Measured, NcuJoin, SampledMetrics
+from ...records.work import CounterMeans, Measured, NcuJoin, GpuMetrics
 from ..kernel_work import KernelWork, merge_layers
 from ..work_input import WorkInput
 from .logged_counters import counter_means, counter_warnings
@@ -39,7 +39,7 @@ def _join_ncu(given: WorkInput, work: KernelWork, warnings: list[str]) -> tuple[
 
 def _join_metrics(
     given: WorkInput, work: KernelWork, warnings: list[str]
-) -> tuple[KernelWork, SampledMetrics | UnsetType]:
+) -> tuple[KernelWork, GpuMetrics | UnsetType]:
     samples = given.trace.gpu_metrics.height
     if not samples:
         return work, UNSET
@@ -47,7 +47,7 @@ def _join_metrics(
     layers, disagreements = layers_of_long_kernels(work, given.phases.kernels, sampled, given.bandwidth_gbps)
     warnings += disagreements
     periods = [each.period for metrics in sampled.values() for each in metrics.values()]
-    return merge_layers(work, layers), SampledMetrics(
+    return merge_layers(work, layers), GpuMetrics(
         samples=samples,
         period_us=float(np.median(periods)) / 1e3 if periods else None,
         by_phase=tuple(phase_means(given.phases.steps, sampled, given.bandwidth_gbps)),

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...records.trace import Trace
-from ...records.work import SampledPhase
+from ...records.work import PhaseMetrics
 from ..kernel_work import SOURCE_CODE, UNKNOWN, KernelWork, WorkLayer
 from .ncu_join import MAX_MODEL_RATIO
 
@@ -76,7 +76,7 @@ def integrals(trace: Trace) -> dict[int, dict[str, Integral]]:
 
 def phase_means(
     steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], bandwidth_gbps: Mapping[int, float]
-) -> Iterator[SampledPhase]:
+) -> Iterator[PhaseMetrics]:
     """Per step phase and device: time-weighted means over the steps, sampled bandwidth and MBU (over step spans)."""
     counted = steps.filter(~pl.col("excluded").fill_null(False) & ~pl.col("partial").fill_null(False))
     for (device, phase), own in counted.partition_by(
@@ -91,7 +91,7 @@ def phase_means(
         dram = None if read is None and write is None else (read or 0.0) + (write or 0.0)
         peak = bandwidth_gbps.get(int(device))
         clock = means.get("sm_clock_hz")
-        yield SampledPhase(
+        yield PhaseMetrics(
             device_index=int(device),
             phase=phase,
             steps=own.height,
@@ -150,7 +150,7 @@ def layers_of_long_kernels(
     return layers, warnings
 
 
-def phase_warnings(steps: pl.DataFrame, rows: Sequence[SampledPhase]) -> Iterator[str]:
+def phase_warnings(steps: pl.DataFrame, rows: Sequence[PhaseMetrics]) -> Iterator[str]:
     """Warnings where the model's bytes of a phase and the sampled ones differ by more than 1.5 times."""
     own = steps.filter(~pl.col("excluded").fill_null(False) & ~pl.col("partial").fill_null(False))
     for row in rows:

@@ -20,7 +20,7 @@ from msgspec import UNSET, structs
 
 from ...gpus.device_ceilings import DeviceCeilings
 from ...models.model_shape import BYTES_PER_ELEMENT
-from ...records.work import DecodeTraffic
+from ...records.work import Traffic
 from ..kernel_work import KernelWork
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACE_CODE
@@ -78,7 +78,7 @@ def line(x: Floats, y: Floats) -> TimeLine | None:
 
 def decode_traffic(
     steps: pl.DataFrame, work: KernelWork, choice: ModelChoice, ceilings: Sequence[DeviceCeilings]
-) -> DecodeTraffic:
+) -> Traffic:
     """JSON ``traffic``: bytes per decode step by kind, fitted bandwidths with their MBU, and what disagrees."""
     decode = steps.filter(
         (pl.col("phase") == "decode")
@@ -87,7 +87,7 @@ def decode_traffic(
         & (pl.col("busy_ns") > 0)
     ).sort("device_index", "index")
     if not decode.height:
-        return DecodeTraffic(reason="no decode steps")
+        return Traffic(reason="no decode steps")
     traffic = _bytes_by_kind(decode)
     rank = choice.rank
     if rank is None:
@@ -157,7 +157,7 @@ def _disagreements(kv: float | None, weights: float | None, kv_error_pct: float,
         )
 
 
-def _bytes_by_kind(decode: pl.DataFrame) -> DecodeTraffic:
+def _bytes_by_kind(decode: pl.DataFrame) -> Traffic:
     """Mean bytes per decode step by kind; KV and activations only over the steps where KV is known.
 
     Null where most of those steps do not know theirs: the few that do ran outside padded graphs, with other batches.
@@ -169,7 +169,7 @@ def _bytes_by_kind(decode: pl.DataFrame) -> DecodeTraffic:
 
     known = decode.filter(pl.col("bytes_kv").is_not_null())
     unknown = decode.height - known.height
-    return DecodeTraffic(
+    return Traffic(
         decode_steps=decode.height,
         bytes_weights_per_step=mean("bytes_weights", decode),
         bytes_kv_per_step=mean("bytes_kv", known),

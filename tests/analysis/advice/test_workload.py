@@ -4,7 +4,7 @@ import pytest
 
 from trace_analyze.analysis.advice.what_if import what_would_help
 from trace_analyze.analysis.advice.workload import classify_workload
-from trace_analyze.analysis.records.work import ServedModel
+from trace_analyze.analysis.records.work import Model
 from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
@@ -13,7 +13,7 @@ from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun
 WORK = {"flop": 16e9 * 8, "bytes_weights": 15e9, "bytes_kv": 1e9, "bytes_activations": 0.0}
 
 
-NO_MODEL = ServedModel()
+NO_MODEL = Model()
 DECODE = (("gemm", 0, 7), ("attention", 7, 9), ("norm", 9, 10))
 
 
@@ -74,7 +74,7 @@ def test_packed_weights_shorten_gemms_below_the_ridge_only():
     above = technique(workload_of(200), "8-bit weights")
     assert (above["helps"], above["predicted_step_ms"]) == ("no", 10)
     assert "wait for compute" in above["why"]
-    packed = {t["technique"] for t in workload_of(8, model=ServedModel(weight_dtype="int4"))["techniques"]}
+    packed = {t["technique"] for t in workload_of(8, model=Model(weight_dtype="int4"))["techniques"]}
     assert not any("weights" in t for t in packed)
 
 
