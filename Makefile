@@ -1,5 +1,5 @@
 # Habits. `make` alone lists them.
-.PHONY: help install test lint imports types demo bench captures clean
+.PHONY: help install test lint imports types refresh demo bench captures clean
 help:
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 install: ## editable install with everything the tests need
@@ -12,6 +12,8 @@ imports: ## the law of imports (pyproject.toml): who may import whom
 	lint-imports
 types: ## strict type check
 	.ci/types
+refresh: ## remake what is generated in the documents
+	python docs/refresh.py
 demo: ## simulate a serving run, analyse it, write its report
 	trace-analyze demo -o build/demo
 bench: ## time the road from file to report (docs/performance.md)
