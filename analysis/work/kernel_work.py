@@ -22,6 +22,7 @@ from .operators.kernel_places import Places, identify_places, is_place
 from .operators.layer_matrices import RankShape, places_of_shape
 from .operators.name_arrays import DTYPES, MATRIX_OPS, NameColumns, name_columns, place_defaults
 from .operators.recorded_shapes import RecordedShapes, recorded_shapes
+from .operators.table_passes import PASS_PLACES
 from .step_costs.place_costs import ROW_CODE, WINDOWED, StepSums, WorkTable, step_sums, with_tokens_of_names, work_table
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ Bools = npt.NDArray[np.bool_]
 
 SOURCE_CODE = {name: code for code, name in enumerate(WORK_SOURCES.categories)}
 UNKNOWN, MODEL, SHAPE, NAME = (SOURCE_CODE[name] for name in ("unknown", "model", "shape", "name"))
-_PASSES = ("sampling", "routing_scores", "routing_choices")
 DISAGREES = 0.05  # relative difference of recorded and modelled FLOPs that is reported
 
 
@@ -89,8 +89,9 @@ def assign_kernels(
     sums = with_tokens_of_names(step_sums(steps, lengths), _tokens_of_names(name_facts, name, step, steps.height))
     work = _unknown(kernels, names, places, op, duration, sums)
     work.place[names.expert_sum[name] & (step >= 0)] = PLACE_CODE["expert_sum"]
-    routes = (op == OP_CODE["moe_routing"]) & (names.pass_place[name] > 0) & (step >= 0)
-    work.place[routes] = names.pass_place[name[routes]]
+    # a sampler's place is known only behind the head; any other pass over a table has its place by its name
+    passes = (op != OP_CODE["sampling"]) & (names.pass_place[name] > 0) & (step >= 0)
+    work.place[passes] = names.pass_place[name[passes]]
     is_countable = countable(steps)
     if choice.rank is not None:
         _name_by_shape(work, choice.rank)
@@ -210,7 +211,7 @@ def _fill_rows(
     weight = _weight_bytes(work, rank, rows)
     flat = _Flat(table, at, step)
     weights = (flat(table.weight_elements) * weight + flat(table.weight_bytes)) * share
-    passes = is_place(work.place[rows], _PASSES)  # counted in elements: an unknown kernel's passes are unknown
+    passes = is_place(work.place[rows], PASS_PLACES)  # counted in elements: an unknown kernel's passes are unknown
     per_element = np.where(passes, work.names.pass_bytes[work.name[rows]], 1.0)
     activations = flat(table.activations) * share * per_element
     flop = flat(table.flop) * share
