@@ -6,8 +6,9 @@ The figures are invented but hang together (parts sum, ratios follow), so that a
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -53,6 +54,7 @@ TAIL = (
 )
 LAYERS = 4
 # (phase, prefill tokens, prefill requests, decode requests)
+Timed: TypeAlias = tuple[str, int, int, int, int, int]  # phase, tokens, prompts, requests held, start, end
 PATTERN = (
     [("decode", 0, 0, 8)] * 20
     + [("prefill", 2048, 1, 0)]
@@ -74,7 +76,7 @@ def frame(schema: t.Schema, **columns: Any) -> pl.DataFrame:
     return pl.DataFrame(data, schema=dict(schema), strict=False)
 
 
-def steps_of(pattern, devices=2):
+def steps_of(pattern: Sequence[tuple[str, int, int, int]]) -> list[Timed]:
     """Times of the steps of ``pattern``: (phase, prefill tokens, prefill requests, decode requests, start, end)."""
     out, clock = [], 1_000_000
     for phase, tokens, prompts, held in pattern:
@@ -84,7 +86,7 @@ def steps_of(pattern, devices=2):
     return out
 
 
-def kernel_plan(tokens, held):
+def kernel_plan(tokens: int, held: int) -> list[tuple[str, str, str, str, int]]:
     """(op, short, place, library, ns) of a step's kernels."""
     plan = []
     for part, times in ((LAYER, LAYERS), (TAIL, 1)):
@@ -207,7 +209,7 @@ def serving_run() -> Analysis:
     )  # fmt: skip
 
 
-def stalls_and_gaps(times):
+def stalls_and_gaps(times: Sequence[Timed]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The inter-token gaps of ``times`` and the stalls among them."""
     bearing = [i for i, s in enumerate(times) if s[3]]
     gaps, stalls, episode = [], [], -1
@@ -244,7 +246,7 @@ def stalls_and_gaps(times):
     return stall_frame, gap_frame
 
 
-def kernel_table(kernels: pl.DataFrame, names) -> pl.DataFrame:
+def kernel_table(kernels: pl.DataFrame, names: Mapping[tuple[str, str], int]) -> pl.DataFrame:
     by_id = {i: pair for pair, i in names.items()}
     grouped = (
         kernels.with_columns(dur=(pl.col("end_ns") - pl.col("start_ns")) / 1e6)
@@ -288,7 +290,7 @@ def op_class_table(table: pl.DataFrame) -> pl.DataFrame:
     return frame(tables.OP_CLASS_TABLE, evidence=[{"marker": 1.0} for _ in rows], **columns)
 
 
-def device_row(device: int, times) -> Device:
+def device_row(device: int, times: Sequence[Timed]) -> Device:
     window = times[-1][5] - times[0][4]
     busy, copies = int(window * 0.91), int(window * 0.01)
     idle = window - busy - copies
@@ -323,7 +325,7 @@ def step_numbers() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def summary_of(times) -> Summary:
+def summary_of(times: Sequence[Timed]) -> Summary:
     window = (times[-1][5] - times[0][4]) / MS
     nowhere = dict.fromkeys(
         ("dcgm_fi_prof_sm_active_pct", "dcgm_fi_prof_pipe_tensor_active_pct", "dcgm_fi_prof_dram_active_pct")
@@ -341,7 +343,7 @@ def summary_of(times) -> Summary:
     )  # fmt: skip
 
 
-def serving_trace(kernels: pl.DataFrame, names, times) -> t.Trace:
+def serving_trace(kernels: pl.DataFrame, names: Mapping[tuple[str, str], int], times: Sequence[Timed]) -> t.Trace:
     labels = [f"execute_context_{s[2]}({s[1]})_generation_{s[3]}({s[3]})" for s in times]
     texts = [*dict.fromkeys(["", "cudaLaunchKernel", "gpu_model_runner: forward", *labels])]
     index = {text: i for i, text in enumerate(texts)}
