@@ -8,7 +8,7 @@ import polars as pl
 from ..numeric.row_chunks import stretches
 from ..records.advice import Finding, HostBoundPrefill
 from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 from .number_words import duration, percent
 
 MIN_HOST_PCT = 10.0  # of the span of the steps with prefill work
@@ -54,3 +54,6 @@ def _late_inside(idle: IdleIntervals, steps: pl.DataFrame) -> int:
         within = (idle.cause[some] == LAUNCH_BOUND) & (step >= 0) & (end <= ends[np.maximum(step, 0)])
         total += int((end - begin)[within].sum())
     return total
+
+
+RULES: tuple[Rule, ...] = (host_bound_prefill,)

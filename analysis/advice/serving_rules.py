@@ -19,7 +19,7 @@ from ..records.advice import (
     WrongDtype,
 )
 from ..records.what_if import WhatIf
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 from .number_words import count, duration, percent, significant
 from .ridge_batch import ridge_batch
 
@@ -344,3 +344,16 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
         ),
         lever=f"run {worst['short_name']} in {narrow['dtype'][0]}",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    prefill_interference,
+    small_decode_batch,
+    padded_graphs,
+    host_bound_decode,
+    collective_waiting,
+    low_occupancy_attention,
+    unfused_kernels,
+    sampling_on_critical_path,
+    wrong_dtype,
+)
