@@ -95,7 +95,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     care: list[str] = []
     none = trust.gpu_time_by_evidence.get("none", 0.0)
     # Without any phase there is nothing to have evidence for; the status says so.
-    if NO_EVIDENCE_CARE < none < 1.0:
+    if NO_EVIDENCE_CARE < none < 1.0 and not trace.holds_sums:
         text = f"{100 * none:.0f}% of GPU time has no evidence of its phase"
         (bad if none > NO_EVIDENCE_UNRELIABLE else care).append(text)
     _judge_contradictions(kernels, trust, bad, care)
@@ -125,7 +125,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     if launches and lost > LOST_LAUNCHES_CARE * launches:
         care.append(f"{lost} of {launches} launches have no kernel record")
     rejected = sum(trust.rejected_rows.values())
-    if rejected > REJECTED_CARE * max(trace.kernels.height, 1):
+    if rejected > REJECTED_CARE * max(trace.kernel_count, 1):
         care.append(f"{rejected} rows of the capture were rejected")
     return bad, care
 

@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from ...kernels.canonical_names import join_key
+from ...records.trace import Trace
 from ..kernel_work import SOURCE_CODE, KernelWork
 from ..operators.gemm_orders import OP_CODE
 from ..operators.name_arrays import DTYPE_CODE
@@ -51,8 +52,9 @@ def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
     return pl.concat([read_ncu(Path(path)) for path in paths], how="vertical_relaxed")
 
 
-def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinReport:
+def join_results(results: pl.DataFrame, kernels: pl.DataFrame, trace: Trace, work: KernelWork) -> JoinReport:
     """Replace bytes and executed FLOPs of the kernels that a profiled launch stands for."""
+    names = trace.names
     profiled = _profiled(results)
     cases = _cases(kernels, work)
     distinct = cases.select("name_id", *GEOMETRY, "bucket", "model", "modelled_flop", "op").unique(
@@ -70,6 +72,9 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     size, flop = (
         np.where(lengths, np.nan, joined[name].fill_null(float("nan")).to_numpy()) for name in ("dram_bytes", "flop")
     )
+    if trace.holds_sums:  # a row is many launches like the profiled one
+        launches = trace.launch_counts["launch_count"].to_numpy()
+        size, flop = size * launches, flop * launches
     warnings = _warnings(chosen, names)
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     work.bytes[has_size] = size[has_size]
@@ -82,7 +87,7 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     return JoinReport(
         results.height,
         met.height,
-        int((has_size | has_flop).sum()),
+        trace.count_launches(has_size | has_flop),
         tuple(warnings),
         tuple(notes),
         tuple(_pairs(chosen, names)),
