@@ -64,7 +64,9 @@ def _lines(text: str, begin: int, *, boxed: bool) -> pl.Series:
 
 def _cells(lines: pl.Series, names: list[str], spans: list[tuple[int, int]], corners: list[int]) -> pl.DataFrame:
     """The cells of all lines by the places of the columns; what stands between columns must be blank or an edge."""
-    edges = corners or [place for (_, end), (begin, _) in zip(spans, spans[1:], strict=False) for place in range(end, begin)]
+    edges = corners or [
+        place for (_, end), (begin, _) in zip(spans, spans[1:], strict=False) for place in range(end, begin)
+    ]
     allowed = "|" if corners else " "
     if edges and not lines.str.slice(0, edges[-1] + 1).str.len_chars().gt(edges[-1]).all():
         raise MisalignedTableError("a line of the table ends before its last column")
@@ -92,9 +94,7 @@ def with_plain_numbers(table: pl.DataFrame) -> pl.DataFrame:
         return table
     bare = [column.str.strip_chars().str.replace_all(_NO_SEPARATOR, "") for column in columns]
     cells = pl.concat([column.alias("cell") for column in bare])
-    comma, point = (
-        bool(cells.str.contains(_DECIMAL.format(d=d, t=t)).any()) for d, t in ((",", r"\."), (r"\.", ","))
-    )
+    comma, point = (bool(cells.str.contains(_DECIMAL.format(d=d, t=t)).any()) for d, t in ((",", r"\."), (r"\.", ",")))
     if comma and point:
         raise ValueError("some numbers have a decimal comma and some a decimal point")
     thousands = "." if comma else ","
