@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 import polars as pl
 
@@ -45,7 +46,7 @@ def printed_tables(text: str) -> Iterator[pl.DataFrame]:
         rule = match["rule"]
         if boxed:
             corners = [at for at, sign in enumerate(rule) if sign == "+"]
-            spans = [(left + 1, right) for left, right in zip(corners, corners[1:], strict=False)]
+            spans = [(left + 1, right) for left, right in pairwise(corners)]
         else:
             corners = []
             spans = [run.span() for run in re.finditer("-+", rule)]
@@ -64,9 +65,7 @@ def _lines(text: str, begin: int, *, boxed: bool) -> pl.Series:
 
 def _cells(lines: pl.Series, names: list[str], spans: list[tuple[int, int]], corners: list[int]) -> pl.DataFrame:
     """The cells of all lines by the places of the columns; what stands between columns must be blank or an edge."""
-    edges = corners or [
-        place for (_, end), (begin, _) in zip(spans, spans[1:], strict=False) for place in range(end, begin)
-    ]
+    edges = corners or [place for (_, end), (begin, _) in pairwise(spans) for place in range(end, begin)]
     allowed = "|" if corners else " "
     if edges and not lines.str.slice(0, edges[-1] + 1).str.len_chars().gt(edges[-1]).all():
         raise MisalignedTableError("a line of the table ends before its last column")

@@ -100,7 +100,7 @@ def test_rows_of_the_gpu_trace_in_columns(tmp_path):
 def test_cells_that_left_their_columns_are_refused_with_the_command(tmp_path, damaged):
     path = tmp_path / "run.txt"
     path.write_text(damaged)
-    with pytest.raises(NotACaptureError, match="--report cuda_gpu_kern_sum --format csv run.nsys-rep > run.csv"):
+    with pytest.raises(NotACaptureError, match=r"--report cuda_gpu_kern_sum --format csv run\.nsys-rep > run\.csv"):
         open_trace(path)
 
 
