@@ -44,8 +44,11 @@ def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     ]
     lines += table(["", ""], rows)
     phases = ("decode", "prefill", "mixed") if summary.step_count else ("unknown",)
-    for phase in phases:
-        lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        lines += _top(analysis.kernel_table, "unknown")
+    else:
+        for phase in phases:
+            lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
         lines += [f"{i}. {escape(f.sentence)}" for i, f in enumerate(analysis.findings[:_TOP], start=1)]

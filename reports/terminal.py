@@ -321,7 +321,11 @@ def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[
     if not phases:
         return []
     counts = most if len(phases) > 1 else (sum(most) + 1,)
-    rows = [row for phase, count in zip(phases, counts, strict=True) for row in _heaviest(table, phase, count)]
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        rows = _heaviest(table, sum(most) + 1)
+    else:
+        parts = [table.filter(pl.col("phase") == phase) for phase in phases]
+        rows = [row for part, count in zip(parts, counts, strict=True) for row in _heaviest(part, count)]
     cells = [_cells_of(row, share) for row, share in rows]
     # a column without any number only takes the names' room
     columns = list(_COLUMNS)
@@ -343,9 +347,9 @@ def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[
     return [grid]
 
 
-def _heaviest(table: pl.DataFrame, phase: str, count: int) -> list[tuple[dict[str, Any], float | None]]:
-    """The heaviest rows of a phase, each with its share of the phase's kernel time, %."""
-    own = table.filter(pl.col("phase") == phase).sort("total_ms", "name", descending=[True, False])
+def _heaviest(table: pl.DataFrame, count: int) -> list[tuple[dict[str, Any], float | None]]:
+    """The heaviest rows of a table, each with its share of the table's kernel time, %."""
+    own = table.sort("total_ms", "name", descending=[True, False])
     total = float(own["total_ms"].sum() or 0.0)
     return [(row, 100 * row["total_ms"] / total if total else None) for row in own.head(count).iter_rows(named=True)]
 

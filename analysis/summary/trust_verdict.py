@@ -95,7 +95,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     care: list[str] = []
     none = trust.gpu_time_by_evidence.get("none", 0.0)
     # Without any phase there is nothing to have evidence for; the status says so.
-    if MAX_GOOD_NO_EVIDENCE < none < 1.0:
+    if MAX_GOOD_NO_EVIDENCE < none < 1.0 and not trace.holds_sums:
         text = f"{100 * none:.0f}% of GPU time has no evidence of its phase"
         (bad if none > MAX_NO_EVIDENCE else care).append(text)
     _judge_contradictions(kernels, trust, bad, care)
@@ -125,7 +125,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     if launches and lost > MAX_GOOD_LOST_LAUNCHES * launches:
         care.append(f"{lost} of {launches} launches have no kernel record")
     rejected = sum(trust.rejected_rows.values())
-    if rejected > MAX_GOOD_REJECTED * max(trace.kernels.height, 1):
+    if rejected > MAX_GOOD_REJECTED * max(trace.kernel_count, 1):
         care.append(f"{rejected} rows of the capture were rejected")
     return bad, care
 

@@ -274,7 +274,8 @@ def _device_time(
     count = kernel_sum = overlap = 0
     if kernels is not None:
         own = kernels.clipped(window)
-        count, kernel_sum = len(own.start_ns), int((own.end_ns - own.start_ns).sum())
+        count = _launches_of_sums(trace, device_index, window) if trace.holds_sums else len(own.start_ns)
+        kernel_sum = int((own.end_ns - own.start_ns).sum())
         overlap = kernel_sum - union_length_by_key(own.stream_key(), own.start_ns, own.end_ns)
     phase_ns = {name: part.total_ns for name, part in line.phases.items()}
     busy_ns, copy_ns, window_ns = line.busy.total_ns, line.copy_only.total_ns, window[1] - window[0]
@@ -302,6 +303,12 @@ def _device_time(
         same_stream_overlap_ns=overlap,
         reason=opaque_reason,
     )
+
+
+def _launches_of_sums(trace: Trace, device_index: int, window: tuple[int, int]) -> int:
+    """How many launches the kernel rows of a device in the window stand for."""
+    mine = (pl.col("device_index") == device_index) & (pl.col("end_ns") > window[0]) & (pl.col("start_ns") < window[1])
+    return trace.count_launches(trace.kernels.select(mine).to_series())
 
 
 def _ordinal(trace: Trace, device_index: int) -> int:

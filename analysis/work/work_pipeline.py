@@ -78,7 +78,7 @@ def join_measured(
         report = None
         if trace.capture.profiled_one_by_one:
             report = ncu_join.join_own_launches(results, phases.kernels, work)
-        report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
+        report = report or ncu_join.join_results(results, phases.kernels, trace, work)
         work = merge_layers(work, report.layers)
         measured["ncu"] = {
             "launches": report.launches,
@@ -174,7 +174,8 @@ def tables(
 ) -> Tables:
     """Kernel table, op-class table and roofline."""
     why = work_tables.Why(work_tables.common_ceiling(ceilings), choice)
-    sums = group_sums(phases, work)
+    launches = trace.launch_counts["launch_count"].to_numpy() if trace.holds_sums else None
+    sums = group_sums(phases, work, launches)
     op_classes = work_tables.op_class_table(sums, why)
     clock = _clocks(measured)["sm_clock_mhz"]
     return Tables(

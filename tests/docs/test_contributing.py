@@ -179,7 +179,9 @@ def test_a_block_without_its_sentence_is_refused():
 
 def test_where_a_block_goes(tmp_path):
     (tmp_path / "a.txt").write_text("one\ntwo\n")
-    walk = walk_of("a thing\n\nWords. In `a.txt`, before the\nline with `two`, add:\n\n```text\nx\n```\n\n```sh\ntrue\n```\n")
+    walk = walk_of(
+        "a thing\n\nWords. In `a.txt`, before the\nline with `two`, add:\n\n```text\nx\n```\n\n```sh\ntrue\n```\n"
+    )
     for change in walk.changes:
         change.apply(tmp_path)
     assert (tmp_path / "a.txt").read_text() == "one\nx\ntwo\n"

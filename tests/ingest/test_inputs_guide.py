@@ -28,7 +28,11 @@ def test_every_reader_has_a_row():
 def how_it_is_made(words: str) -> str:
     """``nsys export --type sqlite`` of ``an Nsight Systems SQLite export (nsys export --type sqlite)``."""
     in_brackets = re.search(r"\((.+?)(?:, | or |\))", words)
-    return in_brackets[1] if in_brackets else words.split(" or ", maxsplit=1)[0].split(",", maxsplit=1)[0].removeprefix("a folder of ")
+    return (
+        in_brackets[1]
+        if in_brackets
+        else words.split(" or ", maxsplit=1)[0].split(",", maxsplit=1)[0].removeprefix("a folder of ")
+    )
 
 
 def test_how_it_is_made():

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...kernels.canonical_names import join_key
+from ...records.trace import Trace
 from ..kernel_work import SOURCE_CODE, KernelWork, WorkLayer
 from ..operators.gemm_orders import OP_CODE
 from ..operators.name_arrays import DTYPE_CODE
@@ -56,8 +57,9 @@ def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
     return pl.concat([read_ncu(Path(path)) for path in paths], how="vertical_relaxed")
 
 
-def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinReport:
+def join_results(results: pl.DataFrame, kernels: pl.DataFrame, trace: Trace, work: KernelWork) -> JoinReport:
     """Bytes and executed FLOPs of the kernels that a profiled launch stands for, and what the join met."""
+    names = trace.names
     profiled = _profiled(results)
     cases = _cases(kernels, work)
     distinct = cases.select("name_id", *GEOMETRY, "bucket", "model", "modelled_flop", "op").unique(
@@ -75,6 +77,9 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     size, flop = (
         np.where(lengths, np.nan, joined[name].fill_null(float("nan")).to_numpy()) for name in ("dram_bytes", "flop")
     )
+    if trace.holds_sums:  # a row is many launches like the profiled one
+        launches = trace.launch_counts["launch_count"].to_numpy()
+        size, flop = size * launches, flop * launches
     warnings = _warnings(chosen, names)
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     alone = has_flop & np.isnan(work.flop)
@@ -83,7 +88,7 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     return JoinReport(
         results.height,
         met.height,
-        int((has_size | has_flop).sum()),
+        trace.count_launches(has_size | has_flop),
         tuple(warnings),
         tuple(notes),
         tuple(_pairs(chosen, names)),
