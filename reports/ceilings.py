@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.devices import Device
 from .number_text import is_known
 
 #: Op classes that are held against a peak; a sampler in fp32 does not make the fp32 peak one of the run's ceilings.
@@ -21,9 +22,9 @@ def main_dtype(analysis: Analysis) -> str | None:
     return None if by_type.is_empty() else str(by_type["dtype"][0])
 
 
-def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None, str]:
+def peak_of(device: Device, dtype: str | None) -> tuple[float | None, str]:
     """(TFLOP/s, data type) that the run's work is held against; (None, '') where no peak is known."""
-    peaks = {k: v for k, v in (device.get("peak_tflops") or {}).items() if is_known(v)}
+    peaks = {k: v for k, v in device.peak_tflops.items() if is_known(v)}
     if dtype in peaks:
         return peaks[dtype], str(dtype)
     name = next((d for d in ("bf16", "fp16", "fp8", "tf32", "fp32") if d in peaks), next(iter(peaks), ""))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import polars as pl
 
 from ..analysis.gates import GateResult
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
 from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
-from .number_text import distinct_names, is_known, milliseconds, number, percent, reason_for
+from .number_text import distinct_names, is_known, milliseconds, number, percent
 from .terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -33,10 +33,9 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     """The first screen of one result as Markdown."""
     summary, trust = analysis.summary, analysis.trust
-    headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
-    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(str(headline))}**", ""]
-    trusted = str(trust.get("verdict") or "not known")
-    reasons = [str(reason) for reason in trust.get("verdict_reasons") or ()]
+    headline = summary.headline
+    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(headline)}**", ""]
+    trusted, reasons = trust.verdict, trust.verdict_reasons
     rows = [
         ["GPU", escape(gpu_line(analysis))],
         ["Model", escape(model_line(analysis))],
@@ -44,9 +43,12 @@ def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
         *_number_rows(summary),
     ]
     lines += table(["", ""], rows)
-    phases = ("decode", "prefill", "mixed") if summary.get("step_count") else ("unknown",)
-    for phase in phases:
-        lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
+    phases = ("decode", "prefill", "mixed") if summary.step_count else ("unknown",)
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        lines += _top(analysis.kernel_table, "unknown")
+    else:
+        for phase in phases:
+            lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
         lines += [f"{i}. {escape(f.sentence)}" for i, f in enumerate(analysis.findings[:_TOP], start=1)]
@@ -67,36 +69,32 @@ def gate_lines(gates: Sequence[GateResult]) -> list[str]:
     return ["", *table(["Gate", "found", "result"], rows)]
 
 
-def _number_rows(summary: Any) -> list[list[str]]:
-    def spread(key: str) -> str:
-        values = summary.get(key) or {}
-        if not values.get("n"):
+def _number_rows(summary: Summary) -> list[list[str]]:
+    def spread(key: str, values: Spread) -> str:
+        if not values.n:
             return f"not known{_reason(summary, key)}"
-        told = ", ".join(
-            f"{k} {milliseconds(values[k])}" for k in ("p50", "p95", "p99", "max") if is_known(values.get(k))
-        )
-        return f"{told} (n = {values['n']:,})"
+        shown = (("p50", values.p50), ("p95", values.p95), ("p99", values.p99), ("max", values.max))
+        return f"{', '.join(f'{name} {milliseconds(ms)}' for name, ms in shown)} (n = {values.n:,})"
 
     def told(text: str, why: str) -> str:
         return escape(text or (f"not known: {why}" if why else "not known"))
 
+    shares = dict(summary.phase_pct or {})
     split = ", ".join(
-        f"{phase} {percent((summary.get('phase_pct') or {}).get(phase))} ({milliseconds(ms)})"
-        for phase, ms in (summary.get("phase_ms") or {}).items()
-        if is_known(ms) and ms > 0
+        f"{phase} {percent(shares.get(phase))} ({milliseconds(ms)})" for phase, ms in summary.phase_ms.items() if ms > 0
     )
     return [
         ["GPU time", split or f"not known{_reason(summary, 'phase_pct')}"],
-        ["Decode step", spread("decode_step_ms")],
-        ["Inter-token gap", spread("inter_token_gap_ms")],
+        ["Decode step", spread("decode_step_ms", summary.decode_step_ms)],
+        ["Inter-token gap", spread("inter_token_gap_ms", summary.inter_token_gap_ms)],
         *([ratio.label, told(ratio.text, ratio.why)] for ratio in ratios(summary)),
         ["Stalls", escape(stall_line(summary))],
         ["GPU idle", told(*idle_told(summary))],
     ]
 
 
-def _reason(summary: Any, key: str) -> str:
-    reason = reason_for(summary, key)
+def _reason(summary: Summary, key: str) -> str:
+    reason = summary.reasons.get(key, "")
     return f" ({escape(reason)})" if reason else ""
 
 

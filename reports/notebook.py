@@ -6,7 +6,7 @@ from markupsafe import Markup, escape
 
 from ..analysis.records.analysis import Analysis
 from .first_screen_lines import gpu_line, model_line, ratios, stall_line
-from .number_text import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
+from .number_text import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent
 from .terminal import plain
 
 _TOP = 8
@@ -15,24 +15,23 @@ _TOP = 8
 def notebook_html(analysis: Analysis) -> str:
     """A small HTML fragment; ``save_html`` writes the report."""
     summary = analysis.summary
-    headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
 
     def told(text: str, key: str) -> str:
-        why = reason_for(summary, key)
+        why = summary.reasons.get(key, "")
         return f"{text}: {why}" if text == NOT_KNOWN and why else text
 
     rows = [
         ("GPU", gpu_line(analysis)),
         ("model", model_line(analysis)),
-        ("trust", str(analysis.trust.get("verdict") or "not known")),
-        ("decode step, p50", told(milliseconds((summary.get("decode_step_ms") or {}).get("p50")), "decode_step_ms")),
+        ("trust", analysis.trust.verdict),
+        ("decode step, p50", told(milliseconds(summary.decode_step_ms.p50), "decode_step_ms")),
         *((ratio.label, ratio.text or f"not known: {ratio.why}") for ratio in ratios(summary)),
         ("stalls", stall_line(summary)),
     ]
     body = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(k, plain(v)) for k, v in rows)
     return str(
         Markup("<div><p><strong>{}</strong></p><table>{}</table>{}</div>").format(
-            plain(str(headline)), body, _kernels(analysis)
+            plain(summary.headline), body, _kernels(analysis)
         )
     )
 

@@ -197,15 +197,8 @@ def by_unit(value: Any, unit: str, kind: str) -> Text:
 
 
 def reason_for(mapping: Mapping[str, Any], key: str) -> str:
-    """Why ``mapping[key]`` is null: ``<key>_reason`` beside it, or its entry in ``mapping['null_reasons']``."""
-    beside = mapping.get(f"{key}_reason")
-    if beside:
-        return str(beside)
-    for name in ("null_reasons", "reasons"):
-        reasons = mapping.get(name)
-        if isinstance(reasons, Mapping) and reasons.get(key):
-            return str(reasons[key])
-    return ""
+    """Why ``mapping[key]`` is null: ``<key>_reason`` beside it."""
+    return str(mapping.get(f"{key}_reason") or "")
 
 
 def shorten(text: str, limit: int) -> str:

@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.errors import CannotAnswerError
 from ..analysis.records.version import __version__
 
 _STEPS_TID, _STALLS_TID, _COPIES_TID = 1, 2, 3
@@ -20,8 +21,16 @@ _FIRST_STREAM_TID = 10
 
 
 def to_perfetto(analysis: Analysis) -> bytes:
-    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing."""
-    origin = int(analysis.window.get("start_ns") or 0)
+    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing.
+
+    Raises CannotAnswerError for sums by kernel name, which have no launches to draw.
+    """
+    if analysis.trace.holds_sums:
+        raise CannotAnswerError(
+            f"--format perfetto: {analysis.trace.capture.source_name} holds sums by kernel name: there are no launches and "
+            "no times to draw. Leave perfetto out, or export the capture: nsys export --type sqlite -o run.sqlite run.nsys-rep"
+        )
+    origin = analysis.window.start_ns
     body = b",\n".join(orjson.dumps(event) for event in _events(analysis, origin))
     made_by = b'{"otherData":{"made_by":"trace-analyze %s"},' % __version__.encode()
     return made_by + b'"displayTimeUnit":"ms","traceEvents":[\n' + body + b"\n]}\n"
@@ -30,7 +39,7 @@ def to_perfetto(analysis: Analysis) -> bytes:
 def _events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
     for device in analysis.devices:
         pid = _pid(device)
-        yield _meta("process_name", pid, 0, f"device {device.get('device')} {device.get('gpu_name') or ''}".strip())
+        yield _meta("process_name", pid, 0, f"device {device.device} {device.gpu_name or ''}".strip())
         yield _meta("thread_name", pid, _STEPS_TID, "steps")
         yield _meta("thread_name", pid, _STALLS_TID, "stalls")
         yield _meta("thread_name", pid, _COPIES_TID, "copies")

@@ -16,7 +16,7 @@ import polars as pl
 
 from ..analysis.records.analysis import Analysis
 from .ceilings import ceilings_in_use, main_dtype, ridge_of
-from .number_text import is_known, label, number, reason_for
+from .number_text import is_known, label, number
 from .terminal import PHASE_STYLES
 from .whole_files import file_name, produce_whole
 
@@ -172,7 +172,7 @@ def draw_utilisation(analysis: Analysis, axes: Any) -> None:
     """MBU of decode steps and MFU of prefill and mixed steps over time, each over the step's busy time."""
     title = "MBU of decode steps, MFU of prefill and mixed steps"
     steps = _counted_steps(analysis)
-    origin = int(analysis.window.get("start_ns") or 0)
+    origin = analysis.window.start_ns
     drawn = False
     for phase, column, text in (
         ("decode", "mbu_pct", "decode MBU"), ("prefill", "mfu_pct", "prefill MFU"), ("mixed", "mfu_pct", "mixed MFU"),
@@ -183,7 +183,7 @@ def draw_utilisation(analysis: Analysis, axes: Any) -> None:
             seconds = (own["start_ns"].to_numpy() - origin) / 1e9
             axes.scatter(seconds, own[column].to_numpy(), s=9, marker=MARKERS[phase], c=colour(phase), label=text)
     if not drawn:
-        _say_nothing(axes, title, reason_for(analysis.summary, "decode_mbu_kernel_pct") or "no step has work")
+        _say_nothing(axes, title, analysis.summary.reasons.get("decode_mbu_kernel_pct", "") or "no step has work")
         return
     axes.set_ylim(bottom=0, top=1.3 * axes.get_ylim()[1])  # room for the legend above the points
     axes.set_xlabel("time in the window, s")

@@ -20,9 +20,10 @@ from rich.text import Text
 
 from ..analysis.gates import GateResult
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
 from .first_screen_lines import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
-from .number_text import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
+from .number_text import distinct_names, is_known, milliseconds, number, percent, plural
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}
@@ -100,7 +101,7 @@ def _rendered(blocks: Sequence[Any], width: int, style: Mapping[str, Any]) -> li
 def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[Any]:
     """The blocks of the first screen, in order."""
     first, second, findings, airy = fit
-    greyed = analysis.trust.get("verdict") == "unreliable"
+    greyed = analysis.trust.verdict == "unreliable"
     blocks: list[Any] = [_title(analysis, width), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
@@ -134,8 +135,7 @@ def _title(analysis: Analysis, width: int) -> Text:
 
 
 def _headline(analysis: Analysis) -> Text:
-    headline = analysis.summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
-    return Text(plain(str(headline)), style="bold")
+    return Text(plain(analysis.summary.headline), style="bold")
 
 
 def _identity(analysis: Analysis) -> list[Table]:
@@ -149,10 +149,10 @@ def _identity(analysis: Analysis) -> list[Table]:
 def _window(analysis: Analysis) -> tuple[str, str]:
     summary, capture = analysis.summary, analysis.trace.capture
     if not capture.has_timeline:
-        kernels = plural(int(summary.get("kernel_count") or 0), "kernel")
-        return "Measured", f"{milliseconds(summary.get('gpu_busy_ms'))} in {kernels}: durations without times"
-    texts = [f"{milliseconds(summary.get('window_ms'))} of {milliseconds(summary.get('capture_ms'))} captured"]
-    texts.append(plural(int(summary.get("step_count") or 0), "step") if summary.get("step_count") else "no steps")
+        kernels = plural(summary.kernel_count, "kernel")
+        return "Measured", f"{milliseconds(summary.gpu_busy_ms)} in {kernels}: durations without times"
+    texts = [f"{milliseconds(summary.window_ms)} of {milliseconds(summary.capture_ms)} captured"]
+    texts.append(plural(summary.step_count, "step") if summary.step_count else "no steps")
     steps = _steps_in_window(analysis)
     told = batch_told(summary)
     if told:
@@ -169,32 +169,24 @@ def _window(analysis: Analysis) -> tuple[str, str]:
 def _steps_in_window(analysis: Analysis) -> pl.DataFrame:
     """The steps that lie in the analysed window, in part or whole; the table also has those outside of it."""
     start, end = (analysis.window.get(key) for key in ("start_ns", "end_ns"))
-    if start is None or end is None:
-        return analysis.steps
     return analysis.steps.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end) | pl.col("excluded"))
 
 
 def _trust(analysis: Analysis) -> list[Table]:
     trust = analysis.trust
-    verdict = str(trust.get("verdict") or "not known")
-    reasons = [str(r) for r in trust.get("verdict_reasons") or ()]
+    verdict, reasons = trust.verdict, trust.verdict_reasons
     parts = [f"{verdict}: {'; '.join(reasons[:2])}" if reasons else verdict]
-    shares = trust.get("gpu_time_by_evidence") or {}
-    told = sorted(((v, k) for k, v in shares.items() if is_known(v) and v >= 0.005), reverse=True)
-    if told and analysis.summary.get("step_count"):
+    told = sorted(((v, k) for k, v in trust.gpu_time_by_evidence.items() if v >= 0.005), reverse=True)
+    if told and analysis.summary.step_count:
         parts.append("phases by " + ", ".join(f"{_evidence(k)} {percent(100 * v)}" for v, k in told[:4]))
-    if is_known(trust.get("kernels_per_step")):
-        layers = f" ({trust['layers']} layers)" if trust.get("layers") else ""
-        parts.append(f"{number(trust['kernels_per_step'])} kernels a step{layers}")
-    if is_known(trust.get("devices_present")):
-        parts.append(f"{trust.get('devices_with_kernels')} of {plural(int(trust['devices_present']), 'device')}")
-    if trust.get("node_tracing_inflates_decode"):
+    if trust.kernels_per_step is not None:
+        layers = f" ({trust.layers} layers)" if trust.layers else ""
+        parts.append(f"{number(trust.kernels_per_step)} kernels a step{layers}")
+    parts.append(f"{trust.devices_with_kernels} of {plural(trust.devices_present, 'device')}")
+    if trust.node_tracing_inflates_decode:
         parts.append("node-level graph tracing slows decode")
     lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if verdict != "good" else ""))]
-    contradictions = trust.get("contradictions") or ()
-    for item in list(contradictions)[:2]:
-        text = item.get("sentence") if isinstance(item, Mapping) else item
-        lines.append(_line("", Text(plain(str(text)), style="bold")))
+    lines += [_line("", Text(plain(text), style="bold")) for text in trust.contradictions_in_words[:2]]
     return lines
 
 
@@ -206,9 +198,12 @@ def _numbers(analysis: Analysis) -> list[Table]:
     """The six numbers. Those that are not known for one and the same reason share a line."""
     summary = analysis.summary
     rows: list[tuple[str, Text | str, str]] = [("GPU time", *phase_split(summary))]
-    for label, key in (("Decode step", "decode_step_ms"), ("Token gap", "inter_token_gap_ms")):
-        spread = _spread(summary.get(key) or {})
-        rows.append((label, spread, "" if spread else reason_for(summary, key)))
+    for label, key, values in (
+        ("Decode step", "decode_step_ms", summary.decode_step_ms),
+        ("Token gap", "inter_token_gap_ms", summary.inter_token_gap_ms),
+    ):
+        spread = _spread(values)
+        rows.append((label, spread, "" if spread else summary.reasons.get(key, "")))
     rows += [(ratio.label, ratio.text, ratio.why) for ratio in ratios(summary)]
     rows.append(("Stalls", *stalls_told(summary)))
     rows.append(("Idle", *idle_told(summary)))
@@ -232,28 +227,27 @@ def _joined(names: Sequence[str]) -> str:
     return f"{', '.join(low[:-1])} and {low[-1]}"
 
 
-def phase_split(summary: Mapping[str, Any]) -> tuple[Text, str]:
+def phase_split(summary: Summary) -> tuple[Text, str]:
     """(share and time of each phase, empty where not known; why not)."""
     text = Text()
-    milliseconds_by_phase = summary.get("phase_ms") or {}
-    shares = summary.get("phase_pct") or {}
-    for phase, ms in milliseconds_by_phase.items():
-        if not is_known(ms) or ms <= 0:
+    shares = dict(summary.phase_pct or {})
+    for phase, ms in summary.phase_ms.items():
+        if ms <= 0:
             continue
         if text:
             text.append("  ")
         text.append(f"{phase} ", style=PHASE_STYLES.get(phase, ""))
         text.append(f"{percent(shares.get(phase))} {milliseconds(ms)}")
-    return text, "" if text else reason_for(summary, "phase_pct")
+    return text, "" if text else summary.reasons.get("phase_pct", "")
 
 
-def _spread(values: Mapping[str, Any]) -> str:
-    if not values.get("n"):
+def _spread(values: Spread) -> str:
+    if not values.n:
         return ""
-    if values["n"] == 1:
-        return f"{milliseconds(values['p50'])}  (n = 1)"
-    parts = [f"{key} {milliseconds(values[key])}" for key in ("p50", "p95", "p99", "max") if is_known(values.get(key))]
-    return f"{'  '.join(parts)}  (n = {values['n']:,})"
+    if values.n == 1:
+        return f"{milliseconds(values.p50)}  (n = 1)"
+    shown = (("p50", values.p50), ("p95", values.p95), ("p99", values.p99), ("max", values.max))
+    return f"{'  '.join(f'{name} {milliseconds(ms)}' for name, ms in shown)}  (n = {values.n:,})"
 
 
 def _strip(analysis: Analysis, width: int) -> list[Any]:
@@ -267,7 +261,7 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
     first = first.filter(pl.col("device_index") == first["device_index"][0])
     cells = max(20, width - _LABEL_WIDTH - 2)
     start, end = int(first["start_ns"].min()), int(first["end_ns"].max())  # type: ignore[arg-type]
-    start, end = max(start, analysis.window.get("start_ns") or start), min(end, analysis.window.get("end_ns") or end)
+    start, end = max(start, analysis.window.start_ns), min(end, analysis.window.end_ns)
     letters = _cells(first, start, end, cells)
     text = Text()
     for phase in letters:
@@ -327,11 +321,15 @@ def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[
     if not phases:
         return []
     counts = most if len(phases) > 1 else (sum(most) + 1,)
-    rows = [row for phase, count in zip(phases, counts, strict=True) for row in _heaviest(table, phase, count)]
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        rows = _heaviest(table, sum(most) + 1)
+    else:
+        parts = [table.filter(pl.col("phase") == phase) for phase in phases]
+        rows = [row for part, count in zip(parts, counts, strict=True) for row in _heaviest(part, count)]
     cells = [_cells_of(row, share) for row, share in rows]
     # a column without any number only takes the names' room
     columns = list(_COLUMNS)
-    if analysis.trust.get("opaque_graphs"):  # what ran inside the replays is in no row
+    if analysis.trust.opaque_graphs:  # what ran inside the replays is in no row
         columns[_COLUMNS.index("share")] = "of recorded"
     shown = [i for i in range(len(columns)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
     widths = [max(len(text) for text in (columns[i], *(cell[i] for cell in cells))) for i in shown]
@@ -349,9 +347,9 @@ def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[
     return [grid]
 
 
-def _heaviest(table: pl.DataFrame, phase: str, count: int) -> list[tuple[dict[str, Any], float | None]]:
-    """The heaviest rows of a phase, each with its share of the phase's kernel time, %."""
-    own = table.filter(pl.col("phase") == phase).sort("total_ms", "name", descending=[True, False])
+def _heaviest(table: pl.DataFrame, count: int) -> list[tuple[dict[str, Any], float | None]]:
+    """The heaviest rows of a table, each with its share of the table's kernel time, %."""
+    own = table.sort("total_ms", "name", descending=[True, False])
     total = float(own["total_ms"].sum() or 0.0)
     return [(row, 100 * row["total_ms"] / total if total else None) for row in own.head(count).iter_rows(named=True)]
 

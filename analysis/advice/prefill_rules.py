@@ -11,8 +11,8 @@ from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
 from .evidence import Evidence, Rule
 from .number_words import duration, percent
 
-HOST_PCT = 10.0  # of the span of the steps with prefill work
-SMALLEST_SHARE_PCT = 1.0  # of the window
+MIN_HOST_PCT = 10.0  # of the span of the steps with prefill work
+MIN_WINDOW_PCT = 1.0  # of the window
 
 
 def host_bound_prefill(evidence: Evidence) -> Finding | None:
@@ -31,7 +31,7 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     )
     span = int((steps["end_ns"] - steps["start_ns"]).sum())
     ms, span_ms = waited / evidence.device_count / 1e6, span / evidence.device_count / 1e6
-    if not span or waited < HOST_PCT / 100 * span or ms < SMALLEST_SHARE_PCT / 100 * time.window_ns / 1e6:
+    if not span or waited < MIN_HOST_PCT / 100 * span or ms < MIN_WINDOW_PCT / 100 * time.window_ns / 1e6:
         return None
     return Finding(
         id="host_bound_prefill",

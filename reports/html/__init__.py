@@ -46,7 +46,7 @@ def render_html(analysis: Analysis) -> str:
     below = sections(analysis, drawn=roofline(analysis))
     tables = [table for section in below for table in section.tables]
     gaps, command = first_screen.undetermined(analysis)
-    verdict = str(analysis.trust.get("verdict") or ("unreliable" if analysis.status == "could_not_look" else ""))
+    verdict = analysis.trust.verdict
     timeline = timeline_payload(analysis)
     return (
         _environment()
@@ -60,13 +60,13 @@ def render_html(analysis: Analysis) -> str:
             script=bundle.script(),
             capture=analysis.trace.capture,
             status=analysis.status,
-            sentence=first_screen.sentence(analysis),
+            sentence=analysis.summary.headline,
             identity=identity.identity(analysis),
             trust=identity.trust(analysis),
             verdict=verdict,
             verdict_reasons=identity.verdict_reasons(analysis),
             headlines=first_screen.six_numbers(analysis),
-            gap_text=first_screen.spread_text(analysis.summary.get("inter_token_gap_ms") or {}),
+            gap_text=first_screen.spread_text(analysis.summary.inter_token_gap_ms),
             picture=picture(analysis),
             top=first_screen.top_tables(analysis),
             findings=analysis.findings[:5],

@@ -6,13 +6,14 @@ In the order in which a performance review asks. Each number carries its spread 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import polars as pl
 
 from ...analysis.records.analysis import Analysis
+from ...analysis.records.devices import Device
+from ...analysis.records.summary import Spread
 from .. import number_text as fmt
 from ..ceilings import main_dtype, peak_of
 from ..first_screen_lines import batch_told
@@ -40,24 +41,6 @@ class Headline:
     shares: Sequence[tuple[str, float, str]] = ()  # (phase, % of busy, ms) of the split
 
 
-def sentence(analysis: Analysis) -> str:
-    """The answer in one sentence; where there is none, why not."""
-    given = analysis.summary.get("sentence") or analysis.summary.get("headline")
-    if given:
-        return str(given)
-    if analysis.status == "could_not_look":
-        return "Could not look: " + ("; ".join(analysis.reasons) or "the capture holds nothing to analyse") + "."
-    if analysis.findings:
-        return analysis.findings[0].sentence
-    return _plain_sentence(analysis)
-
-
-def _plain_sentence(analysis: Analysis) -> str:
-    busy, window = analysis.summary.get("gpu_busy_ms"), analysis.summary.get("window_ms")
-    text = f"The GPU was busy for {fmt.milliseconds(busy)} of {fmt.milliseconds(window)}"
-    return f"{text}; {analysis.reasons[0]}." if analysis.reasons else f"{text}; no stall was found."
-
-
 def six_numbers(analysis: Analysis) -> list[Headline]:
     """The six numbers of the first screen."""
     return [
@@ -72,10 +55,9 @@ def six_numbers(analysis: Analysis) -> list[Headline]:
 
 def _split(analysis: Analysis) -> Headline:
     summary = analysis.summary
-    times, shares = summary.get("phase_ms") or {}, summary.get("phase_pct") or {}
-    known = [(p, shares.get(p), times.get(p)) for p in PHASE_ORDER]
-    parts = [(p, float(s), fmt.milliseconds(ms)) for p, s, ms in known if fmt.is_known(s) and s]
-    busy = fmt.milliseconds(summary.get("gpu_busy_ms"))
+    times, shares = dict(summary.phase_ms), dict(summary.phase_pct or {})
+    parts = [(p, shares[p], fmt.milliseconds(times[p])) for p in PHASE_ORDER if shares.get(p)]
+    busy = fmt.milliseconds(summary.gpu_busy_ms)
     known_parts = [part for part in parts if part[0] != "unknown"]
     # decode is what users wait for; without any, the phase that took most
     main = next((p for p in known_parts if p[0] == "decode"), max(known_parts, key=lambda p: p[1], default=None))
@@ -91,28 +73,24 @@ def _split(analysis: Analysis) -> Headline:
 def _decode_step(analysis: Analysis) -> Headline:
     """Pure decode steps; where every decode-bearing step is mixed, those, under their own name."""
     summary = analysis.summary
-    kind = (
-        "decode"
-        if (summary.get("decode_step_ms") or {}).get("n") or not (summary.get("mixed_step_ms") or {}).get("n")
-        else "mixed"
-    )
-    spread = summary.get(f"{kind}_step_ms") or {}
-    n = spread.get("n") or 0
+    kind = "decode" if summary.decode_step_ms.n or not summary.mixed_step_ms.n else "mixed"
+    spread = summary.decode_step_ms if kind == "decode" else summary.mixed_step_ms
+    n = spread.n
     what = fmt.plural(n, "pure decode step" if kind == "decode" else "mixed step")
     batch = batch_told(summary) if kind == "decode" else ""
     what += f" (batch {batch})" if batch else ""
     return Headline(
-        "decode-step", f"{kind.capitalize()} step, median", fmt.milliseconds(spread.get("p50")) if n else fmt.NOT_KNOWN, spread_text(spread),
+        "decode-step", f"{kind.capitalize()} step, median", fmt.milliseconds(spread.p50) if n else fmt.NOT_KNOWN, spread_text(spread),
         f"{what}, first kernel's start to last kernel's end" if n else _why_no_step(analysis),
-        known=n > 0 and fmt.is_known(spread.get("p50")),
+        known=n > 0,
     )  # fmt: skip
 
 
-def spread_text(spread: Mapping[str, Any]) -> str:
+def spread_text(spread: Spread) -> str:
     """``p95 2.11 · p99 2.14 · max 2.14 ms`` of a {n, p50, p95, p99, max} object."""
-    n = spread.get("n") or 0
-    keys = ("p95", "p99", "max") if n >= FEW else ("max",) if n > 1 else ()
-    parts = [f"{k} {fmt.number(spread[k])}" for k in keys if fmt.is_known(spread.get(k))]
+    most = ("max", spread.max)
+    shown = (("p95", spread.p95), ("p99", spread.p99), most) if spread.n >= FEW else (most,) if spread.n > 1 else ()
+    parts = [f"{name} {fmt.number(value)}" for name, value in shown]
     return " · ".join(parts) + " ms" if parts else ""
 
 
@@ -123,24 +101,21 @@ def _mbu(analysis: Analysis) -> Headline:
 def _mfu(analysis: Analysis) -> Headline:
     """Prefill steps; with chunked prefill all prompt work sits in mixed ones, which have their own name."""
     summary = analysis.summary
-    mixed = (summary.get("mixed_step_ms") or {}).get("n") and not (summary.get("prefill_step_ms") or {}).get("n")
+    mixed = summary.mixed_step_ms.n and not summary.prefill_step_ms.n
     return _ratio(analysis, operands.MIXED_MFU if mixed else operands.MFU)
 
 
 def _ratio(analysis: Analysis, ratio: operands.Ratio) -> Headline:
     summary, key, label = analysis.summary, ratio.key, ratio.label
-    kernel, wall = summary.get(f"{key}_kernel_pct"), summary.get(f"{key}_wall_pct")
-    lower = bool(summary.get(f"{key}_lower_bound") or summary.get(f"{key}_is_lower_bound"))
-    device = analysis.devices[0] if analysis.devices else {}
-    ceiling, over = _ceiling(device, ratio, main_dtype(analysis))
+    kernel, wall = ratio.over_kernel_time(summary), ratio.over_wall_time(summary)
+    lower = ratio is operands.MBU and summary.decode_mbu_is_lower_bound
+    ceiling, over = _ceiling(analysis.devices[0], ratio, main_dtype(analysis)) if analysis.devices else (None, "")
     why = _why(analysis, f"{key}_kernel_pct")
-    known = fmt.is_known(kernel)
-    note = str(summary.get(f"{key}_note") or "") or (
-        "weights only: KV lengths are not known" if lower and known else ""
-    )
-    wall_text = f"{fmt.percent(wall, at_least=lower and fmt.is_known(wall))} over wall time"
-    if not fmt.is_known(wall):
-        wall_why = fmt.reason_for(summary, f"{key}_wall_pct")
+    known = kernel is not None
+    note = "weights only: KV lengths are not known" if lower and known else ""
+    wall_text = f"{fmt.percent(wall, at_least=lower)} over wall time"
+    if wall is None:
+        wall_why = summary.reasons.get(f"{key}_wall_pct", "")
         wall_text = f"over wall time not known{': ' + wall_why if wall_why and known else ''}"
     return Headline(
         key.replace("_", "-"), f"{label}, kernel time", fmt.percent(kernel, at_least=lower and known),
@@ -150,11 +125,11 @@ def _ratio(analysis: Analysis, ratio: operands.Ratio) -> Headline:
     )  # fmt: skip
 
 
-def _ceiling(device: Mapping[str, Any], ratio: operands.Ratio, dtype: str | None) -> tuple[float | None, str]:
+def _ceiling(device: Device, ratio: operands.Ratio, dtype: str | None) -> tuple[float | None, str]:
     """(bytes/s or FLOP/s of one device, the ceiling in words with its source)."""
-    source = short_source(device.get("ceiling_source"))
+    source = short_source(device.ceiling_source)
     peak, name = peak_of(device, dtype)
-    bandwidth = device.get("memory_bandwidth_gbps")
+    bandwidth = device.memory_bandwidth_gbps
     if ratio.column == "flop":
         value, text = peak and peak * 1e12, f"{fmt.number(peak)} TFLOP/s {name} dense"
     else:
@@ -164,22 +139,20 @@ def _ceiling(device: Mapping[str, Any], ratio: operands.Ratio, dtype: str | None
 
 def _stalls(analysis: Analysis) -> Headline:
     summary = analysis.summary
-    count, ms = summary.get("stall_count"), summary.get("stall_ms")
+    count, ms = summary.stall_count, summary.stall_ms
     known = fmt.is_known(ms)
-    episodes, longest = summary.get("stall_episode_count"), summary.get("stall_episode_max_ms")
+    episodes, longest = summary.stall_episode_count, summary.stall_episode_max_ms
     spread = ""
     if known and count:
         spread = f"{fmt.plural(count, 'stall')} in {fmt.plural(episodes or 0, 'episode')}, longest episode {fmt.milliseconds(longest)}"
-    share = summary.get("stall_pct_of_window")
-    window = fmt.milliseconds(summary.get("window_ms"))
-    free = summary.get("prefill_without_waiters")
+    share = summary.stall_pct_of_window
+    window = fmt.milliseconds(summary.window_ms)
+    free = summary.prefill_without_waiters
     each = f" of each of {len(analysis.groups)} groups" if len(analysis.groups) > 1 else ""
     note = f"{fmt.percent(share)} of the {window} window{each}" if known and fmt.is_known(share) else ""
     if free:
         note += f"; {fmt.plural(free, 'prefill step')} held nobody" if note else ""
-    value = (
-        fmt.milliseconds(ms, at_least=bool(summary.get("stall_ms_is_lower_bound"))) if count or not known else "none"
-    )
+    value = fmt.milliseconds(ms, at_least=bool(summary.stall_ms_is_lower_bound)) if count or not known else "none"
     return Headline(
         "stalls", "Decode stalled by prefill", value, spread, note or _why(analysis, "stall_ms"), known=known
     )
@@ -187,14 +160,14 @@ def _stalls(analysis: Analysis) -> Headline:
 
 def _idle(analysis: Analysis) -> Headline:
     summary = analysis.summary
-    idle = summary.get("gpu_idle_ms")
+    idle = summary.gpu_idle_ms
     known = fmt.is_known(idle)
-    nvml = summary.get("nvml_utilization_pct")
-    spread = f"copies only {fmt.milliseconds(summary.get('copy_only_ms'))}" if known else ""
+    nvml = summary.nvml_utilization_pct
+    spread = f"copies only {fmt.milliseconds(summary.copy_only_ms)}" if known else ""
     if fmt.is_known(nvml):
         spread += (" · " if spread else "") + f"nvidia-smi would say {fmt.percent(nvml)} busy"
     many = len(analysis.devices) > 1
-    note = f"of {fmt.milliseconds(summary.get('window_ms'))} window{', mean of ' + str(len(analysis.devices)) + ' devices' if many else ''}"
+    note = f"of {fmt.milliseconds(summary.window_ms)} window{', mean of ' + str(len(analysis.devices)) + ' devices' if many else ''}"
     return Headline(
         "idle",
         "Device idle",
@@ -206,12 +179,12 @@ def _idle(analysis: Analysis) -> Headline:
 
 
 def _why_no_step(analysis: Analysis) -> str:
-    steps = analysis.summary.get("step_count")
+    steps = analysis.summary.step_count
     return "there is no decode step" if steps else _why(analysis, "decode_step_ms")
 
 
 def _why(analysis: Analysis, key: str) -> str:
-    found = fmt.reason_for(analysis.summary, key)
+    found = analysis.summary.reasons.get(key, "")
     return found or (analysis.reasons[0] if analysis.reasons else "the analysis gives no reason")
 
 
@@ -220,6 +193,8 @@ def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
     table = analysis.kernel_table
     by_phase = table.group_by("phase").agg(pl.col("total_ms").sum().alias("ms")).to_dicts()
     time = {row["phase"]: row["ms"] for row in by_phase if row["ms"]}
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        return [("unknown", top_table(table.head(2 * TOP), "unknown", sum(time.values()), alone=True))]
     worth = {p for p, ms in time.items() if ms >= WORTH_A_TABLE * sum(time.values())}
     ranked = sorted(worth, key=lambda p: -time[p])
     # what users wait for comes first; beside it the phase that takes most time
@@ -227,7 +202,7 @@ def top_tables(analysis: Analysis) -> list[tuple[str, Table]]:
     phases = phases[:2]
     alone = len(phases) == 1
     rows = 2 * TOP if alone else TOP
-    opaque = bool(analysis.trust.get("opaque_graphs"))
+    opaque = bool(analysis.trust.opaque_graphs)
     tables = [(p, top_table(table.filter(pl.col("phase") == p).head(rows), p, time[p], alone=alone)) for p in phases]
     return [(p, replace(t, caption=f"{t.caption}, of those recorded") if opaque else t) for p, t in tables]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import polars as pl
 
 from ...analysis.records.analysis import Analysis
+from ...analysis.records.summary import Summary
 from .. import number_text as fmt
 
 AGREE = 0.01  # relative: mixed data types and refused steps can part the plain quotient from the ratio
@@ -23,11 +25,43 @@ class Ratio:
     ratio_column: str
     unit: str
     counted: str  # what the numerator counts
+    over_kernel_time: Callable[[Summary], float | None]
+    over_wall_time: Callable[[Summary], float | None]
 
 
-MBU = Ratio("decode_mbu", "Decode MBU", "decode", "bytes", "mbu_pct", "B", "bytes decode must move")
-MIXED_MFU = Ratio("mixed_mfu", "Mixed MFU", "mixed", "flop", "mfu_pct", "FLOP", "useful FLOP of mixed steps")
-MFU = Ratio("prefill_mfu", "Prefill MFU", "prefill", "flop", "mfu_pct", "FLOP", "useful FLOP of prefill")
+MBU = Ratio(
+    "decode_mbu",
+    "Decode MBU",
+    "decode",
+    "bytes",
+    "mbu_pct",
+    "B",
+    "bytes decode must move",
+    lambda s: s.decode_mbu_kernel_pct,
+    lambda s: s.decode_mbu_wall_pct,
+)
+MIXED_MFU = Ratio(
+    "mixed_mfu",
+    "Mixed MFU",
+    "mixed",
+    "flop",
+    "mfu_pct",
+    "FLOP",
+    "useful FLOP of mixed steps",
+    lambda s: s.mixed_mfu_kernel_pct,
+    lambda s: s.mixed_mfu_wall_pct,
+)
+MFU = Ratio(
+    "prefill_mfu",
+    "Prefill MFU",
+    "prefill",
+    "flop",
+    "mfu_pct",
+    "FLOP",
+    "useful FLOP of prefill",
+    lambda s: s.prefill_mfu_kernel_pct,
+    lambda s: s.prefill_mfu_wall_pct,
+)
 
 
 def footnote(analysis: Analysis, ratio: Ratio, percent: float | None, ceiling: float | None, ceiling_text: str) -> str:

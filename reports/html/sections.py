@@ -40,9 +40,9 @@ def sections(analysis: Analysis, *, drawn: Mapping[str, Any] | None) -> list[Sec
         collectives_section(analysis),
         _graphs(analysis),
         _findings(analysis),
-        _free("host", "Host side of decode", analysis.host, "Where the host spends the time between decode steps."),
-        _free("what-if", "What would help", analysis.what_if, "A model fitted on this capture's own steps; each figure is a prediction within its stated range, not a measurement."),
-        _free("workload", "Workload and techniques", analysis.workload, "What kind of run this is, and where each technique would move it."),
+        _free("host", "Host side of decode", dict(analysis.host), "Where the host spends the time between decode steps."),
+        _free("what-if", "What would help", dict(analysis.what_if), "A model fitted on this capture's own steps; each figure is a prediction within its stated range, not a measurement."),
+        _free("workload", "Workload and techniques", dict(analysis.workload), "What kind of run this is, and where each technique would move it."),
         _free("traffic", "Decode traffic", analysis.traffic, "The bytes a decode step moves, and the bandwidths that the steps themselves imply."),
         _free("measured", "Measured counters", analysis.measured, "Nsight Compute results, GPU metrics samples and counters from beside the profiler."),
         _model(analysis),
@@ -155,17 +155,19 @@ def _groups(analysis: Analysis) -> Section:
         return Section("groups", "Groups")
     rows = []
     for group in analysis.group_summaries:
-        step, gap = group.get("decode_step_ms") or {}, group.get("inter_token_gap_ms") or {}
         rows.append(
             {
-                **{k: group.get(k) for k in ("group", "kind", "devices", "step_count")},
-                "decode_step_p50_ms": step.get("p50"),
-                "gap_p50_ms": gap.get("p50"),
-                "gap_p99_ms": gap.get("p99"),
-                **{
-                    k: group.get(k)
-                    for k in ("decode_mbu_kernel_pct", "prefill_mfu_kernel_pct", "stall_count", "stall_ms")
-                },
+                "group": group.group,
+                "kind": group.kind,
+                "devices": group.devices,
+                "step_count": group.step_count,
+                "decode_step_p50_ms": group.decode_step_ms.p50,
+                "gap_p50_ms": group.inter_token_gap_ms.p50,
+                "gap_p99_ms": group.inter_token_gap_ms.p99,
+                "decode_mbu_kernel_pct": group.decode_mbu_kernel_pct,
+                "prefill_mfu_kernel_pct": group.prefill_mfu_kernel_pct,
+                "stall_count": group.stall_count,
+                "stall_ms": group.stall_ms,
             }
         )
     return Section(
@@ -189,9 +191,10 @@ def _findings(analysis: Analysis) -> Section:
             "lever": f.lever[:1].upper() + f.lever[1:].rstrip(".") + "." if f.lever else "",
             "recoverable": fmt.milliseconds(f.recoverable_ms) if fmt.is_known(f.recoverable_ms) else "",
             "kind": f.kind,
-            "facts": facts_of(f.evidence),
+            "facts": facts_of(dict(f.evidence)),
             "tables": [
-                Table(t.id, t.caption, t.columns, t.total, plain=True) for t in tables_of(f.evidence, f"finding-{f.id}")
+                Table(t.id, t.caption, t.columns, t.total, plain=True)
+                for t in tables_of(dict(f.evidence), f"finding-{f.id}")
             ],
         }
         for f in analysis.findings
@@ -209,7 +212,7 @@ def _model(analysis: Analysis) -> Section:
     tables = []
     if analysis.devices:
         rows = [
-            {"device": d.get("device"), "gpu": d.get("gpu_name"), "named_by": d.get("gpu_source"), "SMs": d.get("sm_count"), "ceilings": ceilings_text(d, main_dtype(analysis)), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in (d.get("peak_tflops") or {}).items()) or None, "source": d.get("ceiling_source"), "memory_bandwidth_gbps": d.get("memory_bandwidth_gbps")}
+            {"device": d.device, "gpu": d.gpu_name, "named_by": d.gpu_source, "SMs": d.sm_count, "ceilings": ceilings_text(d, main_dtype(analysis)), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in d.peak_tflops.items()) or None, "source": d.ceiling_source, "memory_bandwidth_gbps": d.memory_bandwidth_gbps}
             for d in analysis.devices
         ]  # fmt: skip
         tables.append(table_of("ceilings-table", "Ceilings, dense, with their source (peaks in TFLOP/s)", rows))

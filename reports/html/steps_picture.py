@@ -64,7 +64,7 @@ class Picture:
 def picture(analysis: Analysis) -> Picture | None:
     """The picture of the analysed window; None where there are no steps."""
     steps = analysis.steps.filter(~pl.col("excluded"))
-    start, end = analysis.window.get("start_ns"), analysis.window.get("end_ns")
+    start, end = analysis.window.start_ns, analysis.window.end_ns
     if steps.is_empty() or start is None or end is None or end <= start:
         return None
     groups = steps["group"].unique().sort().to_list()
@@ -210,13 +210,11 @@ def time_ticks(span_ns: int, most: int = 8) -> list[tuple[float, str]]:
 
 def _words(analysis: Analysis) -> str:
     """What the picture shows, for those who do not see it."""
-    gap = analysis.summary.get("inter_token_gap_ms") or {}
-    parts = [
-        f"{fmt.plural(analysis.summary.get('step_count') or 0, 'step')} over {fmt.milliseconds(analysis.summary.get('window_ms'))}"
-    ]
-    if fmt.is_known(gap.get("p50")):
+    gap = analysis.summary.inter_token_gap_ms
+    parts = [f"{fmt.plural(analysis.summary.step_count, 'step')} over {fmt.milliseconds(analysis.summary.window_ms)}"]
+    if gap.n:
         parts.append(
-            f"inter-token gap p50 {fmt.number(gap['p50'])}, p95 {fmt.number(gap['p95'])}, p99 {fmt.number(gap['p99'])}, max {fmt.number(gap['max'])} ms (n = {fmt.whole(gap['n'])})"
+            f"inter-token gap p50 {fmt.number(gap.p50)}, p95 {fmt.number(gap.p95)}, p99 {fmt.number(gap.p99)}, max {fmt.number(gap.max)} ms (n = {fmt.whole(gap.n)})"
         )
     parts.append(fmt.plural(analysis.stalls.height, "stall"))
     return "; ".join(parts)

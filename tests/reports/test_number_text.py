@@ -104,7 +104,6 @@ def test_label_keeps_the_fields_abbreviations():
 
 def test_reason_stands_beside_the_null():
     assert fmt.reason_for({"x": None, "x_reason": "no GPU"}, "x") == "no GPU"
-    assert fmt.reason_for({"x": None, "null_reasons": {"x": "no GPU"}}, "x") == "no GPU"
     assert fmt.reason_for({"x": None}, "x") == ""
 
 

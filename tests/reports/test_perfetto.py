@@ -4,6 +4,7 @@ import json
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from trace_analyze.reports.perfetto import to_perfetto
 
@@ -58,7 +59,7 @@ def test_times_stay_exact_far_from_zero(pages, factory):
         steps=analysis.steps.with_columns(shift),
         stalls=analysis.stalls.with_columns(shift),
         trace=replace(analysis.trace, copies=analysis.trace.copies.with_columns(shift)),
-        window={**analysis.window, "start_ns": analysis.window["start_ns"] + far},
+        window=structs.replace(analysis.window, start_ns=analysis.window.start_ns + far),
     )
     assert to_perfetto(moved) == to_perfetto(analysis)
 

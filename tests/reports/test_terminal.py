@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from trace_analyze.analysis.gates import evaluate, parse_gate
+from trace_analyze.analysis.records.summary import Spread, Summary
 from trace_analyze.analysis.records.trace import EvidenceGap
 from trace_analyze.reports.first_screen_lines import gpu_line, model_line, ratios, stalls_told
 from trace_analyze.reports.terminal import plain, print_screen
@@ -55,7 +57,7 @@ def test_a_run_with_much_to_say_gives_up_kernels_before_sentences(screen, pages)
     full = replace(
         analysis,
         trace=replace(analysis.trace, gaps_in_evidence=gaps),
-        summary={**analysis.summary, "headline": headline},
+        summary=structs.replace(analysis.summary, headline=headline),
     )
     lines = screen(full)
     assert len(lines) <= 40
@@ -120,23 +122,34 @@ def test_two_kernels_are_told_apart_where_their_names_are_cut(screen, pages):
     assert all(len(name) >= 12 for name in names[:2])
 
 
+def ones(n: int) -> Spread:
+    """n steps of 1 ms."""
+    return Spread(n=n, **dict.fromkeys(("p50", "p95", "p99", "max"), 1.0 if n else None))
+
+
+def changed(pages, summary) -> Summary:
+    """The summary of the serving run with other values."""
+    return structs.replace(pages("serving_run")[0].summary, **summary)
+
+
 @pytest.mark.parametrize(
     ("summary", "label", "text"),
     [
-        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": {"n": 3}, "mixed_step_ms": {"n": 2}},
+        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": ones(3), "mixed_step_ms": ones(2)},
          "Prefill MFU", "50.0% of peak (kernel time), 40.0% (wall)"),
         # chunked prefill: all prompt work sits in mixed steps
-        ({"mixed_mfu_kernel_pct": 62.34, "prefill_step_ms": {"n": 0}, "mixed_step_ms": {"n": 2}},
+        ({"mixed_mfu_kernel_pct": 62.34, "prefill_step_ms": ones(0), "mixed_step_ms": ones(2), "mixed_mfu_wall_pct": None},
          "Mixed MFU", "62.3% of peak (kernel time)"),
     ],
 )  # fmt: skip
-def test_mfu_is_that_of_the_steps_that_prefill(summary, label, text):
-    _, mfu = ratios(summary)
+def test_mfu_is_that_of_the_steps_that_prefill(pages, summary, label, text):
+    _, mfu = ratios(changed(pages, summary))
     assert (mfu.label, mfu.text) == (label, text)
 
 
-def test_a_lower_bound_says_so():
-    mbu, _ = ratios({"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True})
+def test_a_lower_bound_says_so(pages):
+    known = {"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True}
+    mbu, _ = ratios(changed(pages, known))
     assert mbu.text == "≥ 75.1% of peak (kernel time), ≥ 70.0% (wall), weights only"
 
 
@@ -150,11 +163,11 @@ def test_a_lower_bound_says_so():
         ({"stall_count": 3, "stall_ms": 141.0, "stall_pct_of_window": 43.7, "stall_episode_count": 1, "stall_episode_max_ms": 141.0},
          "141 ms (43.7% of window) in 1 episode of 3 stalls, longest episode 141 ms", ""),
         ({"stall_count": 2, "stall_ms": 20.0, "stall_ms_is_lower_bound": True, "stall_pct_of_window": 4.0, "stall_episode_count": 2,
-          "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest stall 12.0 ms", ""),
+          "stall_episode_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest episode 12.0 ms", ""),
     ],
 )  # fmt: skip
-def test_stalls(summary, text, why):
-    assert stalls_told(summary) == (text, why)
+def test_stalls(pages, summary, text, why):
+    assert stalls_told(changed(pages, summary)) == (text, why)
 
 
 def test_one_reason_is_said_once(screen, pages):
@@ -168,8 +181,8 @@ def test_input_without_times(screen, pages):
     analysis, _ = pages("no_phases")
     capture = replace(analysis.trace.capture, format="ncu_csv")
     unknown = dict.fromkeys(("gpu_idle_ms", "window_ms", "capture_ms", "nvml_utilization_pct"))
-    reasons = {**(analysis.summary.get("reasons") or {}), "gpu_idle_ms": "the input holds durations but no times"}
-    summary = {**analysis.summary, **unknown, "gpu_busy_ms": 21.06, "kernel_count": 4, "reasons": reasons}
+    reasons = {**analysis.summary.reasons, "gpu_idle_ms": "the input holds durations but no times"}
+    summary = structs.replace(analysis.summary, **unknown, gpu_busy_ms=21.06, kernel_count=4, reasons=reasons)
     lines = screen(replace(analysis, summary=summary, trace=replace(analysis.trace, capture=capture)))
     assert line_of(lines, "Measured") == "21.1 ms in 4 kernels: durations without times"
     text = " ".join(lines)
@@ -180,7 +193,8 @@ def test_input_without_times(screen, pages):
 
 def test_an_unknown_gpu_is_said_once(pages):
     analysis, _ = pages("no_phases")
-    nameless = {"gpu_name": None, "gpu_source": "capture", "peak_tflops": {}, "ceiling_reason": "give --gpu"}
+    unknown = {"gpu_name": None, "memory_bandwidth_gbps": None, "peak_tflops": {}, "ceiling_reason": "give --gpu"}
+    nameless = structs.replace(analysis.devices[0], **unknown)
     assert (
         gpu_line(replace(analysis, devices=(nameless,))) == "not known: the capture does not name its GPU (give --gpu)"
     )
@@ -189,7 +203,10 @@ def test_an_unknown_gpu_is_said_once(pages):
 
 def test_the_peak_is_that_of_the_type_the_run_computes_in(pages):
     analysis, _ = pages("serving_run")
-    device = {"gpu_name": "H100", "peak_tflops": {"bf16": 989.4, "fp8": 1978.9}, "memory_bandwidth_gbps": 3352.0}
+    peaks = {"bf16": 989.4, "fp8": 1978.9}
+    device = structs.replace(
+        analysis.devices[0], gpu_name="H100", peak_tflops=peaks, memory_bandwidth_gbps=3352.0, gpu_source=None
+    )
     fp8 = analysis.kernel_table.with_columns(dtype=pl.lit("fp8"))
     assert (
         gpu_line(replace(analysis, devices=(device,), kernel_table=fp8))
@@ -213,7 +230,7 @@ def test_model(pages, model, text):
 
 def test_a_model_that_is_not_known_says_where_gemm_work_comes_from(pages):
     analysis, _ = pages("serving_run")
-    trust = {**analysis.trust, "gpu_time_by_work_source": {"name": 0.8, "unknown": 0.2}}
+    trust = structs.replace(analysis.trust, gpu_time_by_work_source={"name": 0.8, "unknown": 0.2})
     line = model_line(replace(analysis, model={"name": None}, trust=trust))
     assert line.startswith("not known (give --model), GEMM work bounded by tiles and grids")
 

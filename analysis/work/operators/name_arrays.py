@@ -13,7 +13,7 @@ import polars as pl
 
 from ...facts.load import load_table
 from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
-from ..model_choice.choose_model import USUAL_STORAGE, arithmetic_dtype
+from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
 from .table_passes import PASS_OP_CLASSES, PLACE_OF_TABLE
 

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.reports.html import page_assets as bundle
@@ -83,7 +84,7 @@ def test_first_screen_in_the_order_of_a_review(pages):
     analysis, page = pages("serving_run")
     text = words(page)
     order = [
-        analysis.summary["sentence"],
+        analysis.summary.headline,
         "2 × NVIDIA A100-SXM4-80GB",
         "named by TARGET_INFO_GPU",
         "bf16 312 TFLOP/s dense, 2,039 GB/s",
@@ -155,7 +156,7 @@ def test_could_not_look_is_not_nothing_found(pages):
 
 def test_no_stall_is_said_as_a_finding_of_its_own(pages):
     analysis, _ = pages("serving_run")
-    quiet = {**analysis.summary, "stall_count": 0, "stall_ms": 0.0, "stall_episode_count": 0}
+    quiet = structs.replace(analysis.summary, stall_count=0, stall_ms=0.0, stall_episode_count=0)
     page = render_html(replace(analysis, stalls=analysis.stalls.clear(), summary=quiet))
     assert "No decoding request waited for a prefill in this window." in page
     assert ">none<" in page
@@ -164,7 +165,7 @@ def test_no_stall_is_said_as_a_finding_of_its_own(pages):
 @pytest.mark.parametrize(("verdict", "grey"), [("good", False), ("read with care", False), ("unreliable", True)])
 def test_numbers_are_grey_only_where_the_verdict_is_unreliable(pages, verdict, grey):
     analysis, _ = pages("serving_run")
-    page = render_html(replace(analysis, trust={**analysis.trust, "verdict": verdict}))
+    page = render_html(replace(analysis, trust=structs.replace(analysis.trust, verdict=verdict)))
     assert ('class="answer grey"' in page) is grey
 
 
@@ -181,14 +182,14 @@ def test_numbers_are_grey_only_where_the_verdict_is_unreliable(pages, verdict, g
 )
 def test_trust_strip_is_coloured_only_when_bad(pages, change, bad):
     analysis, _ = pages("serving_run")
-    page = render_html(replace(analysis, trust={**analysis.trust, **change}))
+    page = render_html(replace(analysis, trust=structs.replace(analysis.trust, **change)))
     marked = re.findall(r'<dd class="bad">([^<]*)', page)
     assert [m.strip() for m in marked] == ([bad] if bad else [])
 
 
 def test_lower_bound_is_marked(pages):
     analysis, _ = pages("serving_run")
-    page = render_html(replace(analysis, summary={**analysis.summary, "decode_mbu_lower_bound": True}))
+    page = render_html(replace(analysis, summary=structs.replace(analysis.summary, decode_mbu_is_lower_bound=True)))
     assert "≥ 62.4%" in page
     assert "≥ 56.9% over wall time" in page
     assert "weights only" in page
@@ -256,7 +257,7 @@ def test_footnote_has_the_numbers_only_where_they_give_the_ratio(pages):
     assert "bytes decode must move ÷ (time" in page  # the invented steps do not add up to 62.4%
     steps = analysis.steps.filter((pl.col("phase") == "decode") & ~pl.col("partial"))
     share = 100 * steps["bytes"].sum() / (steps["busy_ns"].sum() / 1e9) / 2039e9
-    fitting = replace(analysis, summary={**analysis.summary, "decode_mbu_kernel_pct": share})
+    fitting = replace(analysis, summary=structs.replace(analysis.summary, decode_mbu_kernel_pct=share))
     text = words(render_html(fitting))
     # 53 decode steps on two devices, 16 GB each
     assert re.search(
@@ -279,7 +280,7 @@ def test_input_without_times_has_no_timeline_and_no_idle_time(pages):
     capture = replace(analysis.trace.capture, format="nsys_stats_summary")
     unknown = dict.fromkeys(("gpu_idle_ms", "window_ms", "nvml_utilization_pct"))
     why = dict.fromkeys(unknown, "the input holds durations but no times")
-    summary = {**analysis.summary, **unknown, "reasons": {**(analysis.summary.get("reasons") or {}), **why}}
+    summary = structs.replace(analysis.summary, **unknown, reasons={**analysis.summary.reasons, **why})
     text = words(render_html(replace(analysis, summary=summary, trace=replace(analysis.trace, capture=capture))))
     assert "This input holds durations but no times" in text
     assert "Device idle not known the input holds durations but no times" in text
