@@ -6,7 +6,7 @@ The figures are invented but hang together (parts sum, ratios follow), so that a
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -101,7 +101,7 @@ def serving_run() -> Analysis:
     """Two A100s, tensor parallel, 60 steps: decode, one prefill of 2,048 tokens, five mixed steps."""
     times = steps_of(PATTERN)
     rows = []  # start, end, device, stream, name, op, place, phase, step phase, step row, node
-    step_rows = []
+    step_rows: list[tuple[Any, ...]] = []
     names: dict[tuple[str, str], int] = {}
     for index, (phase, tokens, prompts, held, start, _) in enumerate(times):
         for device in range(2):
@@ -212,7 +212,9 @@ def serving_run() -> Analysis:
 def stalls_and_gaps(times: Sequence[Timed]) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The inter-token gaps of ``times`` and the stalls among them."""
     bearing = [i for i, s in enumerate(times) if s[3]]
-    gaps, stalls, episode = [], [], -1
+    gaps: list[tuple[Any, ...]] = []
+    stalls: list[tuple[Any, ...]] = []
+    episode = -1
     previous_stalled = False
     for before, now in itertools.pairwise(bearing):
         start, end = times[before][5], times[now][5]
@@ -258,7 +260,10 @@ def kernel_table(kernels: pl.DataFrame, names: Mapping[tuple[str, str], int]) ->
     rows = grouped.to_dicts()
     unknown = [row["nulls"] == row["count"] for row in rows]
     collective = [row["op_class"] == "collective" for row in rows]
-    column = lambda f: [f(row, u) for row, u in zip(rows, unknown, strict=True)]  # noqa: E731
+
+    def column(value: Callable[[dict[str, Any], bool], object]) -> list[Any]:
+        return [value(row, u) for row, u in zip(rows, unknown, strict=True)]
+
     return frame(
         tables.KERNEL_TABLE,
         name=[by_id[row["name_id"]][0] for row in rows], short_name=[by_id[row["name_id"]][1] for row in rows],
@@ -327,7 +332,7 @@ def step_numbers() -> dict[str, Any]:
 
 def summary_of(times: Sequence[Timed]) -> Summary:
     window = (times[-1][5] - times[0][4]) / MS
-    nowhere = dict.fromkeys(
+    nowhere: dict[str, Any] = dict.fromkeys(
         ("dcgm_fi_prof_sm_active_pct", "dcgm_fi_prof_pipe_tensor_active_pct", "dcgm_fi_prof_dram_active_pct")
     )
     return Summary(
@@ -583,8 +588,13 @@ def big(kernel_count: int = 1_000_000) -> Analysis:
     name = np.tile(np.tile(np.arange(per_step) % base.trace.names.height, n_steps), 2)
     order = np.argsort(starts, kind="stable")
     n = total * 2
-    take = lambda a: a[order]  # noqa: E731
-    const = lambda value, kind: pl.repeat(value, n, dtype=kind, eager=True)  # noqa: E731
+
+    def take(values: np.ndarray) -> np.ndarray:
+        return np.asarray(values[order])
+
+    def const(value: Any, kind: pl.DataType | type[pl.DataType]) -> pl.Series:
+        return pl.Series([value], dtype=kind).new_from_index(0, n)
+
     columns: dict[str, Any] = {
         **{c: const(1, d) for c, d in t.KERNELS.items()},
         "start_ns": take(starts), "end_ns": take(ends), "device_index": take(device).astype(np.int32), "stream": const(7, pl.Int32),
@@ -602,7 +612,10 @@ def big(kernel_count: int = 1_000_000) -> Analysis:
         const("model", tables.WORK_SOURCES).alias("work_source"), const(12.5, pl.Float32).alias("mfu_pct"), const(61.0, pl.Float32).alias("mbu_pct"),
     )  # fmt: skip
     index = np.repeat(np.arange(n_steps), 2)
-    both = lambda a: np.repeat(a, 2)  # noqa: E731
+
+    def both(values: np.ndarray) -> np.ndarray:
+        return np.repeat(values, 2)
+
     held = np.where(prefill, 0, 16)
     steps = frame(
         tables.STEPS, step=np.arange(n_steps * 2), index=index, device=np.tile([0, 1], n_steps), device_index=np.tile([0, 1], n_steps), group=0,

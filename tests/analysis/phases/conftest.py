@@ -57,12 +57,12 @@ class MiniRun:
     cpu: int = 0
     kernel_ns: int = 5_000
     correlation: int = 0
-    rows: list[dict] = field(default_factory=list)
-    calls: list[dict] = field(default_factory=list)
-    ranges: list[dict] = field(default_factory=list)
-    marks: list[dict] = field(default_factory=list)
-    copies: list[dict] = field(default_factory=list)
-    whole_graphs: list[dict] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    ranges: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[dict[str, Any]] = field(default_factory=list)
+    whole_graphs: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=lambda: ["cudaLaunchKernel", "cudaGraphLaunch", ""])
     truth: list[tuple[int, int, str]] = field(default_factory=list)  # (kernel row, step, phase)
     steps: list[str] = field(default_factory=list)
@@ -289,7 +289,7 @@ class MiniRun:
             ],
         }
         built = {name: table(FRAMES[name], content) for name, content in frames.items()}
-        trace = build_trace(CaptureFacts(source_name="mini", format="nsys_sqlite"), **built)
+        trace = build_trace(CaptureFacts(source_name="mini", format="nsys_sqlite"), gaps_in_evidence=(), **built)
         return trace, name_facts(names)
 
 

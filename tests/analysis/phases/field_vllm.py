@@ -272,7 +272,7 @@ REJECT = "rejection_greedy_sample_kernel"
 
 def captured_size(requests: int) -> int:
     """The captured batch that serves ``requests``."""
-    sizes = (1, 2, 4, *range(8, 257, 8))
+    sizes: list[int] = [1, 2, 4, *range(8, 257, 8)]
     return next(size for size in sizes if size >= requests)
 
 
