@@ -7,8 +7,8 @@ from typing import Any
 
 import polars as pl
 
+from ..analysis.numeric.number_text import is_known
 from ..analysis.records.analysis import Analysis
-from .number_text import is_known
 
 #: Op classes that are held against a peak; a sampler in fp32 does not make the fp32 peak one of the run's ceilings.
 MATRIX = ("gemm", "moe_gemm", "attention")

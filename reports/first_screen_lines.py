@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..analysis.numeric.number_text import is_known, milliseconds, number, percent, plural
 from ..analysis.records.analysis import Analysis
 from .ceilings import main_dtype, peak_of
-from .number_text import is_known, milliseconds, number, percent, plural, reason_for
+from .key_text import reason_for
 
 
 def model_line(analysis: Analysis) -> str:

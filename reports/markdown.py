@@ -9,10 +9,12 @@ from typing import Any
 import polars as pl
 
 from ..analysis.gates import GateResult
+from ..analysis.numeric.number_text import is_known, milliseconds, number, percent
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.version import __version__
 from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
-from .number_text import distinct_names, is_known, milliseconds, number, percent, reason_for
+from .key_text import reason_for
+from .short_names import distinct_names
 from .terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup, escape
 
+from ..analysis.numeric.number_text import NOT_KNOWN, is_known, milliseconds, number, percent
 from ..analysis.records.analysis import Analysis
 from .first_screen_lines import gpu_line, model_line, ratios, stall_line
-from .number_text import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent, reason_for
+from .key_text import reason_for
+from .short_names import distinct_names
 from .terminal import plain
 
 _TOP = 8

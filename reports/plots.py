@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
 from .ceilings import ceilings_in_use, main_dtype, ridge_of
-from .number_text import is_known, label, number, reason_for
+from .key_text import label, reason_for
 from .terminal import PHASE_STYLES
 from .whole_files import file_name, produce_whole
 

@@ -19,10 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.gates import GateResult
+from ..analysis.numeric.number_text import is_known, milliseconds, number, percent, plural
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.version import __version__
 from .first_screen_lines import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
-from .number_text import distinct_names, is_known, milliseconds, number, percent, plural, reason_for
+from .key_text import reason_for
+from .short_names import distinct_names
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}

@@ -32,8 +32,8 @@ def _environment() -> jinja2.Environment:
 
 def render_html(analysis: Analysis) -> str:
     """The report of ``analysis`` as one HTML document."""
+    from ...analysis.numeric import number_text as fmt
     from ...analysis.records.version import __version__
-    from .. import number_text as fmt
     from ..timeline import timeline_payload
     from . import first_screen, identity
     from . import page_assets as bundle

@@ -12,8 +12,9 @@ from typing import Any
 
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
+from .. import key_text
 from ..ceilings import main_dtype, peak_of
 from ..first_screen_lines import batch_told
 from . import ratio_operands as operands
@@ -140,7 +141,7 @@ def _ratio(analysis: Analysis, ratio: operands.Ratio) -> Headline:
     )
     wall_text = f"{fmt.percent(wall, at_least=lower and fmt.is_known(wall))} over wall time"
     if not fmt.is_known(wall):
-        wall_why = fmt.reason_for(summary, f"{key}_wall_pct")
+        wall_why = key_text.reason_for(summary, f"{key}_wall_pct")
         wall_text = f"over wall time not known{': ' + wall_why if wall_why and known else ''}"
     return Headline(
         key.replace("_", "-"), f"{label}, kernel time", fmt.percent(kernel, at_least=lower and known),
@@ -211,7 +212,7 @@ def _why_no_step(analysis: Analysis) -> str:
 
 
 def _why(analysis: Analysis, key: str) -> str:
-    found = fmt.reason_for(analysis.summary, key)
+    found = key_text.reason_for(analysis.summary, key)
     return found or (analysis.reasons[0] if analysis.reasons else "the analysis gives no reason")
 
 
@@ -239,7 +240,7 @@ def top_table(rows: pl.DataFrame, phase: str, phase_ms: float, *, alone: bool) -
     ratios = ("mfu_pct", "mbu_pct") if alone else ("mbu_pct",) if phase == "decode" else ("mfu_pct",)
     columns = [
         names("name", "Kernel", get("short_name").to_list(), get("name").to_list(), limit=60 if alone else 22),
-        texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
+        texts("op_class", "Class", [key_text.label(x) for x in get("op_class")]),
         numbers("count_per_step", "/ step", get("count_per_step").to_list(), help="launches per step"),
         numbers("median_us", "p50", get("median_us").to_list(), unit="µs"),
         numbers("share", "% of", [ms / phase_ms * 100 for ms in get("total_ms")], unit="time" if phase == "unknown" else phase, show=lambda v: f"{v:.1f}"),
@@ -285,7 +286,9 @@ def undetermined(analysis: Analysis) -> tuple[list[tuple[str, str]], str]:
     pairs = [(gap.what, gap.consequence) for gap in gaps]
     seen = {what for what, _ in pairs}
     # a reason may begin with the key it is about: that is for programs, a reader gets its words
-    reasons = [re.sub(r"^[a-z]+(_[a-z0-9]+)+(?=: )", lambda m: fmt.split_key(m[0])[0], r) for r in analysis.reasons]
+    reasons = [
+        re.sub(r"^[a-z]+(_[a-z0-9]+)+(?=: )", lambda m: key_text.split_key(m[0])[0], r) for r in analysis.reasons
+    ]
     pairs += [(reason, "") for reason in reasons if reason not in seen]
     commands = [gap.recapture for gap in gaps if gap.recapture]
     return pairs, max(commands, key=len, default="")

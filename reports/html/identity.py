@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
+from .. import key_text
 from ..ceilings import main_dtype, peak_of
 
 
@@ -96,7 +97,7 @@ def _model_facts(analysis: Analysis) -> list[Fact]:
 
 def _how_known(source: str) -> str:
     """``from command line``, ``recognised``."""
-    return source if source.startswith("recogni") else f"from {fmt.label(source)}"
+    return source if source.startswith("recogni") else f"from {key_text.label(source)}"
 
 
 def trust(analysis: Analysis) -> list[Fact]:
@@ -118,7 +119,7 @@ def trust(analysis: Analysis) -> list[Fact]:
     if known.get("node_tracing_inflates_decode"):
         facts.append(Fact("Graph tracing", "by node", "slows decode steps"))
     clocks = known.get("clocks")
-    facts.append(_clock_fact(clocks, fmt.reason_for(known, "clocks")))
+    facts.append(_clock_fact(clocks, key_text.reason_for(known, "clocks")))
     for key, name in (("launches_without_kernel", "launch calls without a kernel"), ("lost_events", "losses reported")):
         value = known.get(key)
         count = value if isinstance(value, int) else len(value or ())
@@ -144,7 +145,7 @@ def _evidence_fact(shares: Mapping[str, Any], *, stepless: bool) -> list[Fact]:
     if not total:
         return []
     parts = [(k, v / total * 100) for k, v in shares.items() if fmt.is_known(v) and v > 0]
-    text = ", ".join(f"{fmt.label(k)} {fmt.percent(v)}" for k, v in sorted(parts, key=lambda p: -p[1]))
+    text = ", ".join(f"{key_text.label(k)} {fmt.percent(v)}" for k, v in sorted(parts, key=lambda p: -p[1]))
     untagged = sum(v for k, v in parts if k == "none")
     return [
         Fact(
@@ -158,6 +159,6 @@ def _clock_fact(clocks: Any, why: str) -> Fact:
     if not isinstance(clocks, Mapping):
         return Fact("Clocks", str(clocks) if clocks else "not captured", "" if clocks else why)
     known = {k: v for k, v in clocks.items() if fmt.is_known(v) and isinstance(v, int | float)}
-    text = ", ".join(f"{fmt.split_key(str(k))[0]} {fmt.by_key(str(k), v)}" for k, v in known.items())
-    note = clocks.get("reason") or (f"from {fmt.label(str(clocks['source']))}" if clocks.get("source") else why)
+    text = ", ".join(f"{key_text.split_key(str(k))[0]} {key_text.by_key(str(k), v)}" for k, v in known.items())
+    note = clocks.get("reason") or (f"from {key_text.label(str(clocks['source']))}" if clocks.get("source") else why)
     return Fact("Clocks", text or "not captured", str(note or ""))

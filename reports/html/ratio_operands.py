@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
 
 AGREE = 0.01  # relative: mixed data types and refused steps can part the plain quotient from the ratio
 

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
+from .. import key_text
 from ..ceilings import ceilings_in_use, ridge_of
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 738, 22, 370
@@ -102,7 +103,7 @@ def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[s
 
 def _point(point: Mapping[str, Any], x: Axis, y: Axis, longest: float) -> dict[str, Any]:
     ms = point.get("total_ms") or 0
-    name = fmt.label(str(point.get("op_class") or "kernels"))
+    name = key_text.label(str(point.get("op_class") or "kernels"))
     phase = str(point.get("phase") or "unknown")
     intensity, rate = point["arithmetic_intensity"], point["tflops"]
     title = (

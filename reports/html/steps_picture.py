@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
 from ..timeline.covered_shares import covered
 
 WIDTH = 1200  # columns of the drawing

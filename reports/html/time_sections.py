@@ -7,8 +7,10 @@ from typing import Any
 
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
+from .. import key_text
+from ..short_names import shorten
 from .json_objects import facts_of
 from .section import Section
 from .sortable_tables import Table, minor, names, numbers, si, texts
@@ -21,7 +23,7 @@ def stalls_section(analysis: Analysis) -> Section:
     """Every stall with what it cost, whom it held and against which baseline."""
     stalls = analysis.stalls
     if stalls.is_empty():
-        reason = fmt.reason_for(analysis.summary, "stall_count")
+        reason = key_text.reason_for(analysis.summary, "stall_count")
         known = fmt.is_known(analysis.summary.get("stall_count"))
         said = (
             "No decoding request waited for a prefill in this window."
@@ -38,7 +40,7 @@ def stalls_section(analysis: Analysis) -> Section:
         *_group_column(analysis, shown),
         numbers("start", "Start", _since(get("start_ns"), origin), unit="ms", show=_precise, help="since the window's start"),
         numbers("stall_ms", "Stall", get("stall_ms").to_list(), unit="ms"),
-        texts("kind", "Kind", [fmt.label(k) for k in get("kind")]),
+        texts("kind", "Kind", [key_text.label(k) for k in get("kind")]),
         numbers("episode", "Episode", get("episode").to_list()),
         numbers("prefill_tokens", "Prefill", get("prefill_tokens").to_list(), unit="tokens", reasons=reasons),
         numbers("requests_held", "Held", get("requests_held").to_list(), unit="requests", reasons=reasons),
@@ -161,7 +163,7 @@ def steps_section(analysis: Analysis) -> Section:
         *_group_column(analysis, shown),
         *([numbers("device", "Device", get("device").to_list())] if several else []),
         texts("phase", "Phase", get("phase").cast(pl.String).to_list(), kind="phase"),
-        texts("evidence", "Evidence", [fmt.label(e) for e in get("evidence")]),
+        texts("evidence", "Evidence", [key_text.label(e) for e in get("evidence")]),
         numbers("start", "Start", _since(get("start_ns"), origin), unit="ms", show=_precise, help="since the window's start"),
         numbers("span_ms", "Span", span, unit="ms"),
         numbers("busy_ms", "Busy", (get("busy_ns") / 1e6).to_list(), unit="ms"),
@@ -179,7 +181,7 @@ def steps_section(analysis: Analysis) -> Section:
         numbers("mfu_pct", "MFU", get("mfu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}", reasons=unknown),
         numbers("mbu_pct", "MBU", get("mbu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}"),
         texts("state", "State", _states(shown)),
-        texts("label", "Marker", [None if x is None else fmt.shorten(x, 80) for x in get("label")]),
+        texts("label", "Marker", [None if x is None else shorten(x, 80) for x in get("label")]),
     ]  # fmt: skip
     anchors = _step_anchors(shown)
     table = Table("steps-table", "Steps", minor(columns, *STEP_SPARE), steps.height, anchors=anchors)
@@ -249,7 +251,7 @@ def devices_section(analysis: Analysis) -> Section:
             numbers("device", "Device", longest["device"].to_list()),
             numbers("start", "Start", _since(longest["start_ns"], origin), unit="ms", show=_precise),
             numbers("ms", "Idle", longest["ms"].to_list(), unit="ms"),
-            texts("cause", "Cause", [fmt.label(c) for c in longest["cause"]]),
+            texts("cause", "Cause", [key_text.label(c) for c in longest["cause"]]),
         ]
         tables.append(Table("idle-table", "Longest idle times", idle, analysis.idle.height, rows_in_page=10))
     lead = "Busy is the union of a device's kernels, never their sum; copies without a kernel are counted apart; idle is the rest, by cause."
@@ -260,8 +262,8 @@ def devices_section(analysis: Analysis) -> Section:
 def _utilization(analysis: Analysis) -> dict[str, Any]:
     """What other tools show, each null with its reason."""
     shown = dict(analysis.summary.get("utilization") or {})
-    for key in [k for k, v in shown.items() if v is None and fmt.reason_for(analysis.summary, k)]:
-        shown[f"{key}_reason"] = fmt.reason_for(analysis.summary, key)
+    for key in [k for k, v in shown.items() if v is None and key_text.reason_for(analysis.summary, k)]:
+        shown[f"{key}_reason"] = key_text.reason_for(analysis.summary, key)
     if analysis.summary.get("decode_mbu_is_lower_bound") and fmt.is_known(shown.get("decode_mbu_kernel_pct")):
         shown["decode_mbu_kernel_pct"] = fmt.percent(shown["decode_mbu_kernel_pct"], at_least=True)
     return shown
@@ -271,7 +273,9 @@ def _nested_columns(devices: Sequence[Mapping[str, Any]], key: str, prefix: str)
     inner = dict.fromkeys(k for d in devices for k in (d.get(key) or {}))
     values = {k: [(d.get(key) or {}).get(k) for d in devices] for k in inner}
     return [
-        numbers(f"{key}-{k}", f"{prefix}{fmt.label(k)}", [None if v is None else v / 1e6 for v in column], unit="ms")
+        numbers(
+            f"{key}-{k}", f"{prefix}{key_text.label(k)}", [None if v is None else v / 1e6 for v in column], unit="ms"
+        )
         for k, column in values.items()
         if any(column)
     ]

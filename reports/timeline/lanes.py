@@ -11,7 +11,7 @@ import polars as pl
 
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.tables import PHASES
-from .. import number_text as fmt
+from ..short_names import shorten
 from .byte_planes import Pack
 from .covered_shares import Ints, layers
 from .kernel_selection import Detail
@@ -138,7 +138,7 @@ def _dictionary(
     picked = names[used] if names.height else names
     ns = kinds["ns"].cast(pl.Float64)
     dictionary = {
-        "names": [[fmt.shorten(s, 90), fmt.shorten(f, 300)] for s, f in zip(picked["short_name"], picked["name"], strict=True)],
+        "names": [[shorten(s, 90), shorten(f, 300)] for s, f in zip(picked["short_name"], picked["name"], strict=True)],
         "name": pack.whole(name),
         "op": pack.whole(_codes(kinds["op_class"])),
         "phase": pack.whole(_codes(kinds["phase"])),
@@ -222,7 +222,7 @@ def range_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> tupl
                 "count": mine.height,
                 "depth": int(depth.max()) + 1 if len(depth) else 1,
                 "items": {**pack.intervals(starts, np.maximum(shown["end_ns"].to_numpy() - window[0], starts)), "what": pack.whole(index), "depth": pack.whole(depth)},
-                "texts": [fmt.shorten(t or "", 160) for t in words],
+                "texts": [shorten(t or "", 160) for t in words],
             }
         )  # fmt: skip
         drawn += shown.height

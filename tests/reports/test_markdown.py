@@ -8,7 +8,7 @@ import pytest
 
 from trace_analyze.analysis.gates import evaluate, parse_gate
 from trace_analyze.reports.markdown import escape, gate_lines, table, to_markdown
-from trace_analyze.reports.number_text import distinct_names
+from trace_analyze.reports.short_names import distinct_names
 
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
 
