@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Literal
 
 import polars as pl
 
 from ..analysis.gates import GateResult
-from ..analysis.numeric.number_text import is_known, milliseconds, number, percent
+from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
-from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
+from .first_screen.lines import (
+    gpu_line,
+    idle_line,
+    model_line,
+    percentiles,
+    phase_shares,
+    ratio_lines,
+    stall_line,
+    trust_line,
+)
+from .first_screen.top_kernels import heaviest_of, kernel_cells
 from .key_text import reason_for
 from .short_names import distinct_names
 from .terminal import plain
@@ -34,21 +45,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     """The first screen of one result as Markdown."""
-    summary, trust = analysis.summary, analysis.trust
-    headline = summary.get("headline") or "; ".join(analysis.reasons) or "Nothing could be determined."
-    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(str(headline))}**", ""]
-    trusted = str(trust.get("verdict") or "not known")
-    reasons = [str(reason) for reason in trust.get("verdict_reasons") or ()]
+    summary = analysis.summary
+    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(summary.headline)}**", ""]
     rows = [
         ["GPU", escape(gpu_line(analysis))],
         ["Model", escape(model_line(analysis))],
-        ["Trust", escape(f"{trusted}: {'; '.join(reasons)}" if reasons else trusted)],
+        ["Trust", escape(trust_line(analysis.trust))],
         *_number_rows(summary),
     ]
     lines += table(["", ""], rows)
-    phases = ("decode", "prefill", "mixed") if summary.get("step_count") else ("unknown",)
-    for phase in phases:
-        lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
+    for phase in ("decode", "prefill", "mixed") if summary.step_count else ("unknown",):
+        lines += _top(heaviest_of(analysis.kernel_table, phase, _TOP), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
         lines += [f"{i}. {escape(f.sentence)}" for i, f in enumerate(analysis.findings[:_TOP], start=1)]
@@ -69,58 +76,37 @@ def gate_lines(gates: Sequence[GateResult]) -> list[str]:
     return ["", *table(["Gate", "found", "result"], rows)]
 
 
-def _number_rows(summary: Any) -> list[list[str]]:
-    def spread(key: str) -> str:
-        values = summary.get(key) or {}
-        if not values.get("n"):
-            return f"not known{_reason(summary, key)}"
-        told = ", ".join(
-            f"{k} {milliseconds(values[k])}" for k in ("p50", "p95", "p99", "max") if is_known(values.get(k))
-        )
-        return f"{told} (n = {values['n']:,})"
-
-    def told(text: str, why: str) -> str:
-        return escape(text or (f"not known: {why}" if why else "not known"))
-
-    split = ", ".join(
-        f"{phase} {percent((summary.get('phase_pct') or {}).get(phase))} ({milliseconds(ms)})"
-        for phase, ms in (summary.get("phase_ms") or {}).items()
-        if is_known(ms) and ms > 0
-    )
+def _number_rows(summary: Summary) -> list[list[str]]:
+    split = ", ".join(f"{p.phase} {p.share} ({p.time})" for p in phase_shares(summary))
     return [
-        ["GPU time", split or f"not known{_reason(summary, 'phase_pct')}"],
-        ["Decode step", spread("decode_step_ms")],
-        ["Inter-token gap", spread("inter_token_gap_ms")],
-        *([ratio.label, told(ratio.text, ratio.why)] for ratio in ratios(summary)),
-        ["Stalls", escape(stall_line(summary))],
-        ["GPU idle", told(*idle_told(summary))],
+        ["GPU time", split or _not_known(summary, "phase_pct")],
+        ["Decode step", _spread(summary, "decode_step_ms")],
+        ["Inter-token gap", _spread(summary, "inter_token_gap_ms")],
+        *([line.label, escape(line.told())] for line in ratio_lines(summary)),
+        ["Stalls", escape(stall_line(summary).told())],
+        ["GPU idle", escape(idle_line(summary).told())],
     ]
 
 
-def _reason(summary: Any, key: str) -> str:
+def _spread(summary: Summary, key: Literal["decode_step_ms", "inter_token_gap_ms"]) -> str:
+    spread: Spread = summary[key]
+    return f"{', '.join(percentiles(spread))} (n = {spread.n:,})" if spread.n else _not_known(summary, key)
+
+
+def _not_known(summary: Summary, key: str) -> str:
     reason = reason_for(summary, key)
-    return f" ({escape(reason)})" if reason else ""
+    return "not known" + (f" ({escape(reason)})" if reason else "")
 
 
 def _top(rows: pl.DataFrame, phase: str) -> list[str]:
-    if not len(rows):
+    if rows.is_empty():
         return []
     title = "Top kernels" if phase == "unknown" else f"Top {phase} kernels"
     header = [title, "class", "n/step", "µs", "total", "FLOP/B", "MFU", "MBU", "bound"]
-    top = rows.sort("total_ms", "name", descending=[True, False]).head(_TOP)
-    names = distinct_names([row or "" for row in top["short_name"]], top["name"].to_list(), 60)
+    kernels = kernel_cells(rows)
+    names = distinct_names([k.short_name for k in kernels], [k.name for k in kernels], 60)
     body = [
-        [
-            escape(name),
-            str(row["op_class"]),
-            number(row["count_per_step"]) if is_known(row["count_per_step"]) else "",
-            number(row["median_us"]) if is_known(row["median_us"]) else "",
-            milliseconds(row["total_ms"]),
-            number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "",
-            percent(row["mfu_pct"]) if is_known(row["mfu_pct"]) else "",
-            percent(row["mbu_pct"]) if is_known(row["mbu_pct"]) else "",
-            str(row["bound"] or ""),
-        ]
-        for name, row in zip(names, top.iter_rows(named=True), strict=True)
+        [escape(name), k.op_class, k.count_per_step, k.median_us, k.total, k.intensity, k.mfu, k.mbu, k.bound]
+        for name, k in zip(names, kernels, strict=True)
     ]
     return ["", *table(header, body)]

@@ -1,54 +1,67 @@
-"""Which of a GPU's ceilings a run is held against: shared by the screen, the page and the figures."""
+"""Which of a GPU's ceilings a run is held against."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import polars as pl
 
-from ..analysis.numeric.number_text import is_known
-from ..analysis.records.analysis import Analysis
+from ..numeric.number_text import is_known
+from ..records.analysis import Analysis
+from ..records.devices import Device
+from ..records.record import Number
 
 #: Op classes that are held against a peak; a sampler in fp32 does not make the fp32 peak one of the run's ceilings.
 MATRIX = ("gemm", "moe_gemm", "attention")
+_USUAL_DTYPES = ("bf16", "fp16", "fp8", "tf32", "fp32")  # the first that has a peak, where the run names no type
 
 
-def main_dtype(analysis: Analysis) -> str | None:
+@dataclass(frozen=True)
+class CeilingInUse:
+    """One roof of the roofline with the data types that share it."""
+
+    dtypes: tuple[str, ...]
+    peak_tflops: Number
+    bandwidth_gbps: Number
+    ridge: float  # FLOP/byte at which the slope meets the roof
+
+
+def main_dtype(kernel_table: pl.DataFrame) -> str | None:
     """The data type most kernel time computes in; None where no kernel names one."""
-    known = analysis.kernel_table.filter(pl.col("dtype").is_not_null() & (pl.col("dtype") != ""))
+    known = kernel_table.filter(pl.col("dtype").is_not_null() & (pl.col("dtype") != ""))
     by_type = known.group_by("dtype").agg(pl.col("total_ms").sum()).sort("total_ms", "dtype", descending=[True, False])
     return None if by_type.is_empty() else str(by_type["dtype"][0])
 
 
-def peak_of(device: Mapping[str, Any], dtype: str | None) -> tuple[float | None, str]:
+def peak_of(device: Device, dtype: str | None) -> tuple[Number | None, str]:
     """(TFLOP/s, data type) that the run's work is held against; (None, '') where no peak is known."""
-    peaks = {k: v for k, v in (device.get("peak_tflops") or {}).items() if is_known(v)}
+    peaks = {k: v for k, v in device.peak_tflops.items() if is_known(v)}
     if dtype in peaks:
         return peaks[dtype], str(dtype)
-    name = next((d for d in ("bf16", "fp16", "fp8", "tf32", "fp32") if d in peaks), next(iter(peaks), ""))
+    name = next((d for d in _USUAL_DTYPES if d in peaks), next(iter(peaks), ""))
     return peaks.get(name), name
 
 
-def ceilings_in_use(analysis: Analysis) -> list[dict[str, Any]]:
+def ceilings_in_use(analysis: Analysis) -> list[CeilingInUse]:
     """The roofline's ceilings of the data types that this run's matrix kernels compute in; all where none is named.
 
-    Once per peak and bandwidth, the highest peak first: types that share a ceiling stand together in ``dtypes``.
+    Once per peak and bandwidth, the highest peak first.
     """
-    ceilings: Sequence[Mapping[str, Any]] = analysis.roofline.get("ceilings") or ()
+    ceilings = analysis.roofline.get("ceilings") or ()
     matrix = analysis.kernel_table.filter(pl.col("op_class").cast(pl.String).is_in(MATRIX))
     used = set(matrix["dtype"].drop_nulls().to_list())
-    by_values: dict[tuple[float, float], dict[str, Any]] = {}
-    for c in [c for c in ceilings if c.get("dtype") in used] or ceilings:
-        peak, bandwidth = c.get("peak_tflops"), c.get("bandwidth_gbps")
-        if is_known(peak) and is_known(bandwidth) and peak > 0 and bandwidth > 0:  # type: ignore[operator]
-            kept = by_values.setdefault((peak, bandwidth), {**c, "dtypes": []})  # type: ignore[arg-type]
-            if c.get("dtype") not in kept["dtypes"]:
-                kept["dtypes"].append(c.get("dtype"))
-    return sorted(by_values.values(), key=lambda c: -c["peak_tflops"])
-
-
-def ridge_of(ceiling: Mapping[str, Any]) -> float:
-    """FLOP/byte at which a ceiling's slope meets its roof."""
-    given = ceiling.get("ridge")
-    return float(given if is_known(given) else ceiling["peak_tflops"] * 1e3 / ceiling["bandwidth_gbps"])  # type: ignore[arg-type]
+    by_values: dict[tuple[Number, Number], CeilingInUse] = {}
+    for ceiling in [c for c in ceilings if c["dtype"] in used] or ceilings:
+        peak, bandwidth, dtype = ceiling["peak_tflops"], ceiling["bandwidth_gbps"], ceiling["dtype"]
+        if not (is_known(peak) and is_known(bandwidth) and peak > 0 and bandwidth > 0):
+            continue
+        same = by_values.get((peak, bandwidth))
+        ridge = ceiling["ridge"]
+        shared = same.dtypes if same else ()
+        by_values[peak, bandwidth] = CeilingInUse(
+            dtypes=shared if dtype in shared else (*shared, dtype),
+            peak_tflops=peak,
+            bandwidth_gbps=bandwidth,
+            ridge=same.ridge if same else float(ridge if is_known(ridge) else peak * 1e3 / bandwidth),
+        )
+    return sorted(by_values.values(), key=lambda c: -c.peak_tflops)

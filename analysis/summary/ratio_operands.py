@@ -1,55 +1,40 @@
-"""Numerator and denominator of the two ratios of the first screen, shown where they give the ratio that is shown."""
+"""Numerator and denominator of a phase's MBU or MFU over kernel time, where the plain quotient gives the ratio."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
-
-from ...analysis.numeric import number_text as fmt
-from ...analysis.records.analysis import Analysis
 
 AGREE = 0.01  # relative: mixed data types and refused steps can part the plain quotient from the ratio
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """One of the two ratios: of which phase, which column of the steps it counts, against which ceiling."""
+class RatioOperands:
+    """What the steps of a phase moved or computed, in which kernel time."""
 
-    key: str
-    label: str
-    phase: str
-    column: str
-    ratio_column: str
-    unit: str
-    counted: str  # what the numerator counts
+    amount: float  # bytes for an MBU, FLOP for an MFU
+    busy_ns: float  # the union of the steps' kernels, added up
+    steps: int  # over all devices
+    devices: int
 
 
-MBU = Ratio("decode_mbu", "Decode MBU", "decode", "bytes", "mbu_pct", "B", "bytes decode must move")
-MIXED_MFU = Ratio("mixed_mfu", "Mixed MFU", "mixed", "flop", "mfu_pct", "FLOP", "useful FLOP of mixed steps")
-MFU = Ratio("prefill_mfu", "Prefill MFU", "prefill", "flop", "mfu_pct", "FLOP", "useful FLOP of prefill")
-
-
-def footnote(analysis: Analysis, ratio: Ratio, percent: float | None, ceiling: float | None, ceiling_text: str) -> str:
-    """How the ratio over kernel time came about, with its numbers where the steps hold them.
+def ratio_operands(
+    steps: pl.DataFrame, phase: str, ratio: Literal["mbu", "mfu"], percent: float, ceiling: float
+) -> RatioOperands | None:
+    """The operands of ``percent`` over the whole steps of ``phase``; None where they do not give it.
 
     ``ceiling``: bytes/s or FLOP/s of one device.
     """
-    end = "Kernel time is the union of the phase's kernels; wall time runs from step end to step end."
-    plain = f"{ratio.label}: {ratio.counted} ÷ (time × {ceiling_text}). {end}"
-    steps = analysis.steps.filter(
-        (pl.col("phase") == ratio.phase) & ~pl.col("partial") & ~pl.col("excluded") & pl.col(ratio.ratio_column).is_not_null()
-    )  # fmt: skip
-    amount, busy_ns = float(steps[ratio.column].sum()), float(steps["busy_ns"].sum())
-    if percent is None or not ceiling or not busy_ns:
-        return plain
+    counted = steps.filter(
+        (pl.col("phase") == phase) & ~pl.col("partial") & ~pl.col("excluded") & pl.col(f"{ratio}_pct").is_not_null()
+    )
+    amount = float(counted["bytes" if ratio == "mbu" else "flop"].sum())
+    busy_ns = float(counted["busy_ns"].sum())
+    if not ceiling or not busy_ns:
+        return None
     quotient = 100 * amount / (busy_ns / 1e9) / ceiling
     if abs(quotient - percent) > AGREE * percent:
-        return plain
-    rows = fmt.plural(steps.height, f"{ratio.phase} step")
-    devices = steps["device_index"].n_unique()
-    each = f" on {fmt.plural(devices, 'device')}" if devices > 1 else ""
-    return (
-        f"{ratio.label} {fmt.percent(percent)} = {fmt.scaled(amount, ratio.unit)} ({ratio.counted}) ÷ "
-        f"({fmt.nanoseconds(busy_ns)} of kernel time in {rows}{each} × {ceiling_text}). {end}"
-    )
+        return None
+    return RatioOperands(amount, busy_ns, counted.height, counted["device_index"].n_unique())

@@ -1,18 +1,35 @@
-"""The first screen's facts in words, the same in the terminal, Markdown, notebooks and the page.
-
-Where a number is not known its text is '' and the reason stands beside it.
-"""
+"""The first screen's lines. Where a number is not known its text is '' and the reason stands beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ..analysis.numeric.number_text import is_known, milliseconds, number, percent, plural
-from ..analysis.records.analysis import Analysis
-from .ceilings import main_dtype, peak_of
-from .key_text import reason_for
+from ...analysis.gpus.run_ceilings import main_dtype, peak_of
+from ...analysis.numeric.number_text import is_known, milliseconds, number, percent, plural
+from ...analysis.records.analysis import Analysis
+from ...analysis.records.devices import Device
+from ...analysis.records.summary import Spread, Summary
+from ...analysis.records.trust import Contradiction, Trust
+from ..key_text import reason_for
+
+
+@dataclass(frozen=True)
+class Line:
+    """A label and its text, '' where it is not known; ``why`` then says why."""
+
+    label: str
+    text: str
+    why: str
+
+    def told(self) -> str:
+        """The text, or that it is not known and why."""
+        return self.text or not_known(self.why)
+
+
+def not_known(why: str) -> str:
+    """``not known``, with its reason where there is one."""
+    return f"not known: {why}" if why else "not known"
 
 
 def model_line(analysis: Analysis) -> str:
@@ -32,118 +49,148 @@ def model_line(analysis: Analysis) -> str:
             if could
             else "not known (give --model)"
         ]
-        if not analysis.summary.get("step_count"):
+        if not analysis.summary.step_count:
             parts = ["not known"]
-        if (analysis.trust.get("gpu_time_by_work_source") or {}).get("name"):
+        if analysis.trust.gpu_time_by_work_source.get("name"):
             parts.append("GEMM work bounded by tiles and grids")
-    engine = analysis.trust.get("engine") or analysis.trace.capture.serving.engine
+    engine = analysis.trust.engine or analysis.trace.capture.serving.engine
     return ", ".join([*parts, f"engine {engine}"] if engine else parts)
 
 
-def batch_told(summary: Mapping[str, Any]) -> str:
+def batch_told(summary: Summary) -> str:
     """``7 to 9``, and where it still grows at the start: ``1 to 32, ramping up over the first 5 steps``; '' if unknown."""
-    low, high, ramp = (summary.get(key) for key in ("decode_batch_min", "decode_batch_max", "decode_ramp"))
-    if not is_known(low) or not is_known(high):
+    low, high, ramp = summary.decode_batch_min, summary.decode_batch_max, summary.decode_ramp
+    if low is None or high is None:
         return ""
     told = f"{low:,}" if low == high else f"{low:,} to {high:,}"
-    return told + (f", ramping up over the first {ramp['steps']:,} steps" if ramp else "")
+    return told + (f", ramping up over the first {ramp.steps:,} steps" if ramp else "")
 
 
 def gpu_line(analysis: Analysis) -> str:
     """The GPUs with their peaks and where each came from: ``2 x NVIDIA A100-SXM4-80GB, 312 TFLOP/s bf16, ...``."""
     if not analysis.devices:
         return "none with activity"
-    kinds: dict[str, tuple[int, Mapping[str, Any]]] = {}
+    kinds: dict[str, tuple[int, Device]] = {}
     for device in analysis.devices:
-        name = str(device.get("gpu_name") or "")
+        name = device.gpu_name or ""
         kinds[name] = (kinds.get(name, (0, device))[0] + 1, device)
-    dtype = main_dtype(analysis)
+    dtype = main_dtype(analysis.kernel_table)
     return " | ".join(_gpu(name, count, device, dtype) for name, (count, device) in kinds.items())
 
 
-def _gpu(name: str, count: int, device: Mapping[str, Any], dtype: str | None) -> str:
+def _gpu(name: str, count: int, device: Device, dtype: str | None) -> str:
     times = f"{count} x " if count > 1 else ""
     peak, of = peak_of(device, dtype)
-    bandwidth = device.get("memory_bandwidth_gbps")
+    bandwidth = device.memory_bandwidth_gbps
     parts = [f"{times}{name}" if name else f"{times}not known: the capture does not name its GPU (give --gpu)"]
-    if is_known(peak):
+    if peak is not None:
         parts.append(f"{number(peak)} TFLOP/s {of}")
-    if is_known(bandwidth):
+    if bandwidth is not None:
         parts.append(f"{number(bandwidth)} GB/s")
-        if is_known(peak):
+        if peak is not None:
             parts.append(f"ridge {number(float(peak or 0) * 1e3 / float(bandwidth or 1))}")
-    if name and device.get("gpu_source"):
-        parts.append(f"named by {device['gpu_source']}")
-    if device.get("contradiction"):
-        parts.append(str(device["contradiction"]))
-    elif device.get("candidates"):
-        parts.append(f"could also be {', '.join(device['candidates'])}")
-    elif name and device.get("ceiling_reason") and not (is_known(peak) and is_known(bandwidth)):
-        parts.append(str(device["ceiling_reason"]))
+    if name and device.gpu_source:
+        parts.append(f"named by {device.gpu_source}")
+    if device.contradiction:
+        parts.append(device.contradiction)
+    elif device.candidates:
+        parts.append(f"could also be {', '.join(device.candidates)}")
+    elif name and device.ceiling_reason and (peak is None or bandwidth is None):
+        parts.append(device.ceiling_reason)
     return ", ".join(parts)
 
 
-def idle_told(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """(idle time with its share and what nvidia-smi would have shown, '' where not known; why not)."""
-    idle, window = summary.get("gpu_idle_ms"), summary.get("window_ms")
-    if not is_known(idle) or not window:
-        return "", reason_for(summary, "gpu_idle_ms")
-    busy = percent(summary.get("nvml_utilization_pct"))
-    share = percent(100 * float(idle or 0) / window)
-    return f"{milliseconds(idle)} ({share} of the window); nvidia-smi would say {busy} busy", ""
+def trust_line(trust: Trust, reasons: int | None = None) -> str:
+    """The verdict with its reasons, at most ``reasons`` of them."""
+    said = "; ".join(trust.verdict_reasons[:reasons])
+    return f"{trust.verdict}: {said}" if said else trust.verdict
+
+
+def contradiction_told(found: Contradiction | str) -> str:
+    """Two kinds of evidence that disagree, and how much of the run that concerns."""
+    if isinstance(found, str):
+        return found
+    return f"{found.what}: {plural(found.steps, 'step')}, {milliseconds(found.gpu_ms)}"
 
 
 @dataclass(frozen=True)
-class RatioTold:
-    """One of the two ratios of the first screen in words; ``text`` is '' where it is not known and ``why`` says why."""
+class PhaseShare:
+    """One phase of the GPU time, in words."""
 
-    label: str
-    text: str
-    why: str
+    phase: str
+    pct: float | None  # of busy time
+    share: str
+    time: str
 
 
-def ratios(summary: Mapping[str, Any]) -> tuple[RatioTold, RatioTold]:
+def phase_shares(summary: Summary) -> list[PhaseShare]:
+    """The phases that took time, in their usual order."""
+    shares = summary.phase_pct
+    return [
+        PhaseShare(phase, pct := shares[phase] if shares else None, percent(pct), milliseconds(ms))
+        for phase, ms in summary.phase_ms.items()
+        if ms > 0
+    ]
+
+
+def percentiles(
+    spread: Spread,
+    keys: Sequence[str] = ("p50", "p95", "p99", "max"),
+    show: Callable[[float | None], str] = milliseconds,
+) -> list[str]:
+    """``p50 2.05 ms``, ``p95 2.11 ms`` and so on, those that are known."""
+    return [f"{key} {show(spread[key])}" for key in keys if is_known(spread[key])]
+
+
+def idle_line(summary: Summary) -> Line:
+    """Idle time with its share and what nvidia-smi would have shown."""
+    idle, window = summary.gpu_idle_ms, summary.window_ms
+    if idle is None or not window:
+        return Line("Idle", "", reason_for(summary, "gpu_idle_ms"))
+    busy = percent(summary.nvml_utilization_pct)
+    share = percent(100 * idle / window)
+    return Line("Idle", f"{milliseconds(idle)} ({share} of the window); nvidia-smi would say {busy} busy", "")
+
+
+def prompts_only_in_mixed_steps(summary: Summary) -> bool:
+    """Whether all prompt work sits in mixed steps, as with chunked prefill: the MFU shown is then theirs."""
+    return bool(summary.mixed_step_ms.n) and not summary.prefill_step_ms.n
+
+
+def ratio_lines(summary: Summary) -> tuple[Line, Line]:
     """Decode MBU, and prefill MFU: that of mixed steps where all prompt work sits in them."""
-    only_mixed = bool((summary.get("mixed_step_ms") or {}).get("n")) and not (summary.get("prefill_step_ms") or {}).get(
-        "n"
-    )
-    bound = bool(summary.get("decode_mbu_is_lower_bound"))
-    mfu = ("mixed_mfu", "Mixed MFU") if only_mixed else ("prefill_mfu", "Prefill MFU")
-    return _ratio(summary, "decode_mbu", "Decode MBU", bound=bound), _ratio(summary, *mfu, bound=False)
+    mixed = prompts_only_in_mixed_steps(summary)
+    mfu = ("mixed_mfu", "Mixed MFU") if mixed else ("prefill_mfu", "Prefill MFU")
+    mbu = _ratio(summary, "decode_mbu", "Decode MBU", bound=summary.decode_mbu_is_lower_bound)
+    return mbu, _ratio(summary, *mfu, bound=False)
 
 
-def _ratio(summary: Mapping[str, Any], name: str, label: str, *, bound: bool) -> RatioTold:
-    kernel, wall = summary.get(f"{name}_kernel_pct"), summary.get(f"{name}_wall_pct")
+def _ratio(summary: Summary, name: str, label: str, *, bound: bool) -> Line:
+    kernel, wall = summary[f"{name}_kernel_pct"], summary[f"{name}_wall_pct"]
     if not is_known(kernel):
-        return RatioTold(label, "", reason_for(summary, f"{name}_kernel_pct"))
+        return Line(label, "", reason_for(summary, f"{name}_kernel_pct"))
     text = f"{percent(kernel, at_least=bound)} of peak (kernel time)"
     if is_known(wall):
         text += f", {percent(wall, at_least=bound)} (wall)"
-    return RatioTold(label, text + (", weights only" if bound else ""), "")
+    return Line(label, text + (", weights only" if bound else ""), "")
 
 
-def stalls_told(summary: Mapping[str, Any]) -> tuple[str, str]:
-    """(the stalls in one line, '' where not known; why not). People read episodes."""
-    count, ms = summary.get("stall_count"), summary.get("stall_ms")
-    if not is_known(count):
-        return "", reason_for(summary, "stall_count")
+def stall_line(summary: Summary) -> Line:
+    """The stalls. People read episodes."""
+    count, ms = summary.stall_count, summary.stall_ms
+    if count is None:
+        return Line("Stalls", "", reason_for(summary, "stall_count"))
     if not count:
-        return "none: no decoding request waited for a prefill", ""
-    stalls = plural(int(count or 0), "stall")
-    if not is_known(ms):
-        return f"{stalls}; their length is not known: {reason_for(summary, 'stall_ms')}", ""
-    bound = bool(summary.get("stall_ms_is_lower_bound"))
-    longest = summary.get("stall_episode_max_ms")
+        return Line("Stalls", "none: no decoding request waited for a prefill", "")
+    stalls = plural(count, "stall")
+    if ms is None:
+        return Line("Stalls", f"{stalls}; their length is not known: {reason_for(summary, 'stall_ms')}", "")
+    bound = summary.stall_ms_is_lower_bound is True
+    longest = summary.stall_episode_max_ms
     text = (
-        f"{milliseconds(ms, at_least=bound)} ({percent(summary.get('stall_pct_of_window'), at_least=bound)} of window) in "
-        f"{plural(int(summary.get('stall_episode_count') or 0), 'episode')} of {stalls}"
+        f"{milliseconds(ms, at_least=bound)} ({percent(summary.stall_pct_of_window, at_least=bound)} of window) in "
+        f"{plural(summary.stall_episode_count or 0, 'episode')} of {stalls}"
     )
-    if is_known(longest):
-        return text + f", longest episode {milliseconds(longest)}", ""
-    return text + f", longest stall {milliseconds(summary.get('stall_max_ms'))}", ""
-
-
-def stall_line(summary: Mapping[str, Any]) -> str:
-    """The stalls in one line, or why they are not known."""
-    text, why = stalls_told(summary)
-    return text or (f"not known: {why}" if why else "not known")
+    if longest is not None:
+        return Line("Stalls", text + f", longest episode {milliseconds(longest)}", "")
+    return Line("Stalls", text + f", longest stall {milliseconds(summary.stall_max_ms)}", "")

@@ -107,4 +107,4 @@ LABELS: Mapping[str, tuple[str, str, str]] = {
     "batch": ("captured for", "requests", "number"),
 }
 # said elsewhere in words, or of no use to a reader
-HIDDEN = frozenset({"is_prediction", "null_reasons", "itl_target", "device_index_reason"})
+HIDDEN = frozenset({"is_prediction", "itl_target", "device_index_reason"})

@@ -8,10 +8,10 @@ from typing import Any
 
 import polars as pl
 
+from ...analysis.gpus.run_ceilings import main_dtype
 from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
 from .. import key_text
-from ..ceilings import main_dtype
 from ..short_names import shorten
 from .first_screen import ratio_column
 from .identity import ceilings_text
@@ -155,21 +155,22 @@ def _groups(analysis: Analysis) -> Section:
     """One row per group of devices, where there are several."""
     if len(analysis.group_summaries) < 2:
         return Section("groups", "Groups")
-    rows = []
-    for group in analysis.group_summaries:
-        step, gap = group.get("decode_step_ms") or {}, group.get("inter_token_gap_ms") or {}
-        rows.append(
-            {
-                **{k: group.get(k) for k in ("group", "kind", "devices", "step_count")},
-                "decode_step_p50_ms": step.get("p50"),
-                "gap_p50_ms": gap.get("p50"),
-                "gap_p99_ms": gap.get("p99"),
-                **{
-                    k: group.get(k)
-                    for k in ("decode_mbu_kernel_pct", "prefill_mfu_kernel_pct", "stall_count", "stall_ms")
-                },
-            }
-        )
+    rows = [
+        {
+            "group": group.group,
+            "kind": group.kind,
+            "devices": group.devices,
+            "step_count": group.step_count,
+            "decode_step_p50_ms": group.decode_step_ms.p50,
+            "gap_p50_ms": group.inter_token_gap_ms.p50,
+            "gap_p99_ms": group.inter_token_gap_ms.p99,
+            "decode_mbu_kernel_pct": group.decode_mbu_kernel_pct,
+            "prefill_mfu_kernel_pct": group.prefill_mfu_kernel_pct,
+            "stall_count": group.stall_count,
+            "stall_ms": group.stall_ms,
+        }
+        for group in analysis.group_summaries
+    ]
     return Section(
         "groups", "Groups", "Devices that run one step together.", tables=[table_of("groups-table", "Groups", rows)]
     )
@@ -211,9 +212,18 @@ def _model(analysis: Analysis) -> Section:
     tables = []
     if analysis.devices:
         rows = [
-            {"device": d.get("device"), "gpu": d.get("gpu_name"), "named_by": d.get("gpu_source"), "SMs": d.get("sm_count"), "ceilings": ceilings_text(d, main_dtype(analysis)), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in (d.get("peak_tflops") or {}).items()) or None, "source": d.get("ceiling_source"), "memory_bandwidth_gbps": d.get("memory_bandwidth_gbps")}
+            {
+                "device": d.device,
+                "gpu": d.gpu_name,
+                "named_by": d.gpu_source,
+                "SMs": d.sm_count,
+                "ceilings": ceilings_text(d, main_dtype(analysis.kernel_table)),
+                "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in d.peak_tflops.items()) or None,
+                "source": d.ceiling_source,
+                "memory_bandwidth_gbps": d.memory_bandwidth_gbps,
+            }
             for d in analysis.devices
-        ]  # fmt: skip
+        ]
         tables.append(table_of("ceilings-table", "Ceilings, dense, with their source (peaks in TFLOP/s)", rows))
     lead = (
         ""

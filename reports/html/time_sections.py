@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import polars as pl
+from msgspec import structs
 
 from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
+from ...analysis.records.summary import ByCause, ByPhase, LongestRun, Spread, WorstEpisode
 from .. import key_text
+from ..first_screen.lines import percentiles
+from ..key_text import reason_for
 from ..short_names import shorten
 from .json_objects import facts_of
 from .section import Section
-from .sortable_tables import Table, minor, names, numbers, si, texts
+from .sortable_tables import Column, Table, minor, names, numbers, si, texts
 
 MOST = 5_000  # rows of a table that a page carries
 STEP_SPARE = ("evidence", "padded_tokens", "kv_tokens_source", "graph_id", "flop", "bytes", "label")
@@ -23,15 +26,15 @@ def stalls_section(analysis: Analysis) -> Section:
     """Every stall with what it cost, whom it held and against which baseline."""
     stalls = analysis.stalls
     if stalls.is_empty():
-        reason = key_text.reason_for(analysis.summary, "stall_count")
-        known = fmt.is_known(analysis.summary.get("stall_count"))
+        reason = reason_for(analysis.summary, "stall_count")
+        known = analysis.summary.stall_count is not None
         said = (
             "No decoding request waited for a prefill in this window."
             if known
             else f"Not known: {reason or 'no decode-bearing steps were found'}."
         )
         return Section("stalls", "Stalls", empty=said)
-    origin = analysis.window.get("start_ns") or 0
+    origin = analysis.window.start_ns
     shown = _longest_first_kept(stalls, "stall_ms")
     get = shown.get_column
     reasons = [r or "" for r in get("reason")]
@@ -55,17 +58,15 @@ def stalls_section(analysis: Analysis) -> Section:
     ]  # fmt: skip
     table = Table("stalls-table", "Stalls", columns, stalls.height, anchors=[f"stall-{i}" for i in get("stall")])
     lead = "An inter-token gap in which prefill work kept decoding requests waiting. Click a number to see it in the timeline."
-    origin_free = {
-        key: _from_window(analysis.summary.get(key), origin) for key in ("worst_episode", "longest_run_without_decode")
-    }
-    return Section("stalls", "Stalls", lead, facts_of({k: v for k, v in origin_free.items() if v}), [table])
+    summary = analysis.summary
+    found = {"worst_episode": summary.worst_episode, "longest_run_without_decode": summary.longest_run_without_decode}
+    told = {key: _from_window(where, origin) for key, where in found.items() if where is not None}
+    return Section("stalls", "Stalls", lead, facts_of(told), [table])
 
 
-def _from_window(found: Any, origin: int) -> dict[str, Any]:
+def _from_window(found: WorstEpisode | LongestRun, origin: int) -> WorstEpisode | LongestRun:
     """An episode or run of the summary with its times since the window's start."""
-    if not isinstance(found, Mapping):
-        return {}
-    return {k: v - origin if k in ("start_ns", "end_ns") and v is not None else v for k, v in found.items()}
+    return structs.replace(found, start_ns=found.start_ns - origin, end_ns=found.end_ns - origin)
 
 
 def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = MOST) -> pl.DataFrame:
@@ -86,12 +87,12 @@ def _precise(value: float) -> str:
     return f"{value:,.3f}"
 
 
-def _steps_text(steps: Any, most: int = 6) -> str:
+def _steps_text(steps: Iterable[int] | None, most: int = 6) -> str:
     values = list(steps) if steps is not None else []
     return ", ".join(map(str, values[:most])) + (f", … ({len(values)})" if len(values) > most else "")
 
 
-def _group_column(analysis: Analysis, frame: pl.DataFrame) -> list[Any]:
+def _group_column(analysis: Analysis, frame: pl.DataFrame) -> list[Column]:
     return [numbers("group", "Group", frame["group"].to_list())] if analysis.groups.height > 1 else []
 
 
@@ -102,7 +103,7 @@ def gaps_section(analysis: Analysis) -> Section:
         return Section(
             "gaps", "Inter-token gaps", empty="No two consecutive decode-bearing steps, so no inter-token gap."
         )
-    origin = analysis.window.get("start_ns") or 0
+    origin = analysis.window.start_ns
     shown = gaps.sort("gap_ms", "end_ns", descending=[True, False]).head(MOST)
     get = shown.get_column
     parts = [
@@ -130,16 +131,14 @@ def gaps_section(analysis: Analysis) -> Section:
     return Section(
         "gaps",
         "Inter-token gaps",
-        lead + _spread(analysis, "inter_token_gap_ms"),
+        lead + _spread(analysis.summary.inter_token_gap_ms),
         tables=[Table("gaps-table", "Gaps", minor(columns, "counted"), gaps.height)],
     )
 
 
-def _spread(analysis: Analysis, key: str) -> str:
-    """``p50 2.05, p95 2.11, p99 2.14, max 2.14 ms (n = 53).``"""
-    spread = analysis.summary.get(key) or {}
-    parts = [f"{k} {fmt.number(spread[k])}" for k in ("p50", "p95", "p99", "max") if fmt.is_known(spread.get(k))]
-    return f" {', '.join(parts)} ms (n = {fmt.whole(spread.get('n'))})." if parts else ""
+def _spread(spread: Spread) -> str:
+    """`` p50 2.05, p95 2.11, p99 2.14, max 2.14 ms (n = 53).``"""
+    return f" {', '.join(percentiles(spread, show=fmt.number))} ms (n = {fmt.whole(spread.n)})." if spread.n else ""
 
 
 def steps_section(analysis: Analysis) -> Section:
@@ -151,7 +150,7 @@ def steps_section(analysis: Analysis) -> Section:
             "Steps",
             empty="No steps were found: " + (analysis.reasons[0] if analysis.reasons else "nothing closes one") + ".",
         )
-    origin = analysis.window.get("start_ns") or 0
+    origin = analysis.window.start_ns
     # warm-up and graph capture come last: they are there to be counted, not read
     shown = _longest_first_kept(steps, "busy_ns").sort("excluded", maintain_order=True)
     get = shown.get_column
@@ -185,7 +184,7 @@ def steps_section(analysis: Analysis) -> Section:
     ]  # fmt: skip
     anchors = _step_anchors(shown)
     table = Table("steps-table", "Steps", minor(columns, *STEP_SPARE), steps.height, anchors=anchors)
-    pure = _spread(analysis, "decode_step_ms")
+    pure = _spread(analysis.summary.decode_step_ms)
     lead = "One row per step and device. Steps cut by the window's edge and warm-up stay out of all statistics."
     lead += f" Pure decode steps:{pure}" if pure else ""
     return Section("steps", "Steps", lead, tables=[table])
@@ -221,23 +220,17 @@ def devices_section(analysis: Analysis) -> Section:
     if not devices:
         return Section("devices", "Devices", empty="No device ran a kernel.")
 
-    def row(key: str) -> list[Any]:
-        return [d.get(key) for d in devices]
-
-    def ms(key: str) -> list[float | None]:
-        return [None if d.get(key) is None else d[key] / 1e6 for d in devices]
-
     columns = [
-        numbers("device", "Device", row("device")),
-        numbers("group", "Group", row("group")),
-        texts("gpu_name", "GPU", row("gpu_name")),
-        numbers("kernel_count", "Kernels", row("kernel_count")),
-        numbers("window", "Window", ms("window_ns"), unit="ms"),
-        numbers("busy", "Busy", ms("busy_ns"), unit="ms"),
-        numbers("copy_only", "Copies only", ms("copy_only_ns"), unit="ms"),
-        numbers("idle", "Idle", ms("idle_ns"), unit="ms"),
-        *_nested_columns(devices, "idle_ns_by_cause", "Idle: "),
-        *_nested_columns(devices, "phase_ns", "Busy: "),
+        numbers("device", "Device", [d.device for d in devices]),
+        numbers("group", "Group", [d.group for d in devices]),
+        texts("gpu_name", "GPU", [d.gpu_name for d in devices]),
+        numbers("kernel_count", "Kernels", [d.kernel_count for d in devices]),
+        numbers("window", "Window", [d.window_ns / 1e6 for d in devices], unit="ms"),
+        numbers("busy", "Busy", [d.busy_ns / 1e6 for d in devices], unit="ms"),
+        numbers("copy_only", "Copies only", [d.copy_only_ns / 1e6 for d in devices], unit="ms"),
+        numbers("idle", "Idle", [None if d.idle_ns is None else d.idle_ns / 1e6 for d in devices], unit="ms"),
+        *_part_columns("idle_ns_by_cause", "Idle: ", [d.idle_ns_by_cause for d in devices]),
+        *_part_columns("phase_ns", "Busy: ", [d.phase_ns for d in devices]),
     ]
     tables = [Table("devices-table", "Time by device: busy + copies only + idle = window", columns, len(devices))]
     longest = (
@@ -246,7 +239,7 @@ def devices_section(analysis: Analysis) -> Section:
         .head(100)
     )
     if not longest.is_empty():
-        origin = analysis.window.get("start_ns") or 0
+        origin = analysis.window.start_ns
         idle = [
             numbers("device", "Device", longest["device"].to_list()),
             numbers("start", "Start", _since(longest["start_ns"], origin), unit="ms", show=_precise),
@@ -259,26 +252,26 @@ def devices_section(analysis: Analysis) -> Section:
     return Section("devices", "Devices and idle time", lead, facts_of(_utilization(analysis)), tables)
 
 
-def _utilization(analysis: Analysis) -> dict[str, Any]:
+def _utilization(analysis: Analysis) -> dict[str, object]:
     """What other tools show, each null with its reason."""
-    shown = dict(analysis.summary.get("utilization") or {})
-    for key in [k for k, v in shown.items() if v is None and key_text.reason_for(analysis.summary, k)]:
-        shown[f"{key}_reason"] = key_text.reason_for(analysis.summary, key)
-    if analysis.summary.get("decode_mbu_is_lower_bound") and fmt.is_known(shown.get("decode_mbu_kernel_pct")):
-        shown["decode_mbu_kernel_pct"] = fmt.percent(shown["decode_mbu_kernel_pct"], at_least=True)
+    summary = analysis.summary
+    shown: dict[str, object] = dict(summary.utilization)
+    for key in [k for k, v in shown.items() if v is None and reason_for(summary, k)]:
+        shown[f"{key}_reason"] = reason_for(summary, key)
+    if summary.decode_mbu_is_lower_bound and summary.decode_mbu_kernel_pct is not None:
+        shown["decode_mbu_kernel_pct"] = fmt.percent(summary.decode_mbu_kernel_pct, at_least=True)
     return shown
 
 
-def _nested_columns(devices: Sequence[Mapping[str, Any]], key: str, prefix: str) -> list[Any]:
-    inner = dict.fromkeys(k for d in devices for k in (d.get(key) or {}))
-    values = {k: [(d.get(key) or {}).get(k) for d in devices] for k in inner}
-    return [
-        numbers(
-            f"{key}-{k}", f"{prefix}{key_text.label(k)}", [None if v is None else v / 1e6 for v in column], unit="ms"
-        )
-        for k, column in values.items()
-        if any(column)
-    ]
+def _part_columns(key: str, prefix: str, parts: Sequence[ByCause[int] | ByPhase[int] | None]) -> list[Column]:
+    """A column for each part that any device has time in."""
+    columns = []
+    for part in dict.fromkeys(name for own in parts for name in own or ()):
+        values = [None if own is None else own[part] for own in parts]
+        if any(values):
+            shown = [None if v is None else v / 1e6 for v in values]
+            columns.append(numbers(f"{key}-{part}", f"{prefix}{key_text.label(part)}", shown, unit="ms"))
+    return columns
 
 
 def collectives_section(analysis: Analysis) -> Section:

@@ -88,11 +88,9 @@ def _payload(analysis: Analysis, kernels: pl.DataFrame, window: tuple[int, int],
 
 def _window(analysis: Analysis, kernels: pl.DataFrame) -> tuple[int, int]:
     """The analysed window, wide enough for every kernel drawn."""
-    start = analysis.window.get("start_ns")
-    end = analysis.window.get("end_ns")
     first, last = int(kernels["start_ns"].min()), int(kernels["end_ns"].max())  # type: ignore[arg-type]
-    start = first if start is None else min(int(start), first)
-    return start, max(last, start + 1, last if end is None else int(end))
+    start = min(analysis.window.start_ns, first)
+    return start, max(last, start + 1, analysis.window.end_ns)
 
 
 def _line(analysis: Analysis, total: int, detail: Any, slice_ns: float) -> str:

@@ -56,9 +56,9 @@ def test_numbers_are_those_of_the_result(pages):
     analysis, _ = pages("serving_run")
     text = to_markdown(analysis)
     summary = analysis.summary
-    assert f"p50 {summary['decode_step_ms']['p50']:.2f} ms" in text
-    assert f"(n = {summary['decode_step_ms']['n']})" in text
-    assert f"| Decode MBU | {summary['decode_mbu_kernel_pct']:.1f}% of peak (kernel time)" in text
+    assert f"p50 {summary.decode_step_ms.p50:.2f} ms" in text
+    assert f"(n = {summary.decode_step_ms.n})" in text
+    assert f"| Decode MBU | ≥ {summary.decode_mbu_kernel_pct:.1f}% of peak (kernel time)" in text
     top = (
         analysis.kernel_table.filter(pl.col("phase") == "decode")
         .sort("total_ms", "name", descending=[True, False])

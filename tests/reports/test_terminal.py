@@ -5,10 +5,13 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from msgspec import structs
 
 from trace_analyze.analysis.gates import evaluate, parse_gate
+from trace_analyze.analysis.records.summary import Spread
 from trace_analyze.analysis.records.trace import EvidenceGap
-from trace_analyze.reports.first_screen_lines import gpu_line, model_line, ratios, stalls_told
+from trace_analyze.analysis.records.trust import Contradiction
+from trace_analyze.reports.first_screen.lines import gpu_line, model_line, ratio_lines, stall_line
 from trace_analyze.reports.terminal import plain, print_screen
 
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
@@ -55,7 +58,7 @@ def test_a_run_with_much_to_say_gives_up_kernels_before_sentences(screen, pages)
     full = replace(
         analysis,
         trace=replace(analysis.trace, gaps_in_evidence=gaps),
-        summary={**analysis.summary, "headline": headline},
+        summary=structs.replace(analysis.summary, headline=headline),
     )
     lines = screen(full)
     assert len(lines) <= 40
@@ -72,10 +75,10 @@ def test_numbers_of_the_screen(screen, pages):
     analysis, _ = pages("serving_run")
     lines = screen(analysis)
     summary = analysis.summary
-    step = summary["decode_step_ms"]
-    assert line_of(lines, "Decode step").endswith(f"(n = {step['n']})")
-    assert f"p50 {step['p50']:.2f} ms" in line_of(lines, "Decode step")
-    assert f"{summary['decode_mbu_kernel_pct']:.1f}% of peak (kernel time)" in line_of(lines, "Decode MBU")
+    step = summary.decode_step_ms
+    assert line_of(lines, "Decode step").endswith(f"(n = {step.n})")
+    assert f"p50 {step.p50:.2f} ms" in line_of(lines, "Decode step")
+    assert f"{summary.decode_mbu_kernel_pct:.1f}% of peak (kernel time)" in line_of(lines, "Decode MBU")
     assert line_of(lines, "GPU").startswith("2 x NVIDIA A100")
     assert "ridge 153" in line_of(lines, "GPU")  # 312 TFLOP/s over 2,039 GB/s
 
@@ -120,28 +123,39 @@ def test_two_kernels_are_told_apart_where_their_names_are_cut(screen, pages):
     assert all(len(name) >= 12 for name in names[:2])
 
 
+@pytest.fixture
+def summary(pages):
+    """The summary of the serving run with other values."""
+    return lambda **values: structs.replace(pages("serving_run")[0].summary, **values)
+
+
+def steps(count):
+    return Spread(n=count, p50=1.0, p95=1.0, p99=1.0, max=1.0)
+
+
 @pytest.mark.parametrize(
-    ("summary", "label", "text"),
+    ("values", "label", "text"),
     [
-        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": {"n": 3}, "mixed_step_ms": {"n": 2}},
+        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": steps(3), "mixed_step_ms": steps(2)},
          "Prefill MFU", "50.0% of peak (kernel time), 40.0% (wall)"),
         # chunked prefill: all prompt work sits in mixed steps
-        ({"mixed_mfu_kernel_pct": 62.34, "prefill_step_ms": {"n": 0}, "mixed_step_ms": {"n": 2}},
+        ({"mixed_mfu_kernel_pct": 62.34, "mixed_mfu_wall_pct": None, "prefill_step_ms": steps(0), "mixed_step_ms": steps(2)},
          "Mixed MFU", "62.3% of peak (kernel time)"),
     ],
 )  # fmt: skip
-def test_mfu_is_that_of_the_steps_that_prefill(summary, label, text):
-    _, mfu = ratios(summary)
+def test_mfu_is_that_of_the_steps_that_prefill(summary, values, label, text):
+    _, mfu = ratio_lines(summary(**values))
     assert (mfu.label, mfu.text) == (label, text)
 
 
-def test_a_lower_bound_says_so():
-    mbu, _ = ratios({"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True})
+def test_a_lower_bound_says_so(summary):
+    values = {"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True}
+    mbu, _ = ratio_lines(summary(**values))
     assert mbu.text == "≥ 75.1% of peak (kernel time), ≥ 70.0% (wall), weights only"
 
 
 @pytest.mark.parametrize(
-    ("summary", "text", "why"),
+    ("values", "text", "why"),
     [
         ({"stall_count": 0, "stall_ms": 0.0}, "none: no decoding request waited for a prefill", ""),
         ({"stall_count": None, "reasons": {"stall_count": "no two steps"}}, "", "no two steps"),
@@ -150,11 +164,12 @@ def test_a_lower_bound_says_so():
         ({"stall_count": 3, "stall_ms": 141.0, "stall_pct_of_window": 43.7, "stall_episode_count": 1, "stall_episode_max_ms": 141.0},
          "141 ms (43.7% of window) in 1 episode of 3 stalls, longest episode 141 ms", ""),
         ({"stall_count": 2, "stall_ms": 20.0, "stall_ms_is_lower_bound": True, "stall_pct_of_window": 4.0, "stall_episode_count": 2,
-          "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest stall 12.0 ms", ""),
+          "stall_episode_max_ms": None, "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest stall 12.0 ms", ""),
     ],
 )  # fmt: skip
-def test_stalls(summary, text, why):
-    assert stalls_told(summary) == (text, why)
+def test_stalls(summary, values, text, why):
+    line = stall_line(summary(**values))
+    assert (line.text, line.why) == (text, why)
 
 
 def test_one_reason_is_said_once(screen, pages):
@@ -168,8 +183,8 @@ def test_input_without_times(screen, pages):
     analysis, _ = pages("no_phases")
     capture = replace(analysis.trace.capture, format="ncu_csv")
     unknown = dict.fromkeys(("gpu_idle_ms", "window_ms", "capture_ms", "nvml_utilization_pct"))
-    reasons = {**(analysis.summary.get("reasons") or {}), "gpu_idle_ms": "the input holds durations but no times"}
-    summary = {**analysis.summary, **unknown, "gpu_busy_ms": 21.06, "kernel_count": 4, "reasons": reasons}
+    reasons = {**analysis.summary.reasons, "gpu_idle_ms": "the input holds durations but no times"}
+    summary = structs.replace(analysis.summary, **unknown, gpu_busy_ms=21.06, kernel_count=4, reasons=reasons)
     lines = screen(replace(analysis, summary=summary, trace=replace(analysis.trace, capture=capture)))
     assert line_of(lines, "Measured") == "21.1 ms in 4 kernels: durations without times"
     text = " ".join(lines)
@@ -180,7 +195,9 @@ def test_input_without_times(screen, pages):
 
 def test_an_unknown_gpu_is_said_once(pages):
     analysis, _ = pages("no_phases")
-    nameless = {"gpu_name": None, "gpu_source": "capture", "peak_tflops": {}, "ceiling_reason": "give --gpu"}
+    nameless = structs.replace(
+        analysis.devices[0], gpu_name=None, gpu_source="capture", peak_tflops={}, ceiling_reason="give --gpu"
+    )
     assert (
         gpu_line(replace(analysis, devices=(nameless,))) == "not known: the capture does not name its GPU (give --gpu)"
     )
@@ -189,7 +206,10 @@ def test_an_unknown_gpu_is_said_once(pages):
 
 def test_the_peak_is_that_of_the_type_the_run_computes_in(pages):
     analysis, _ = pages("serving_run")
-    device = {"gpu_name": "H100", "peak_tflops": {"bf16": 989.4, "fp8": 1978.9}, "memory_bandwidth_gbps": 3352.0}
+    peaks = {"bf16": 989.4, "fp8": 1978.9}
+    device = structs.replace(
+        analysis.devices[0], gpu_name="H100", gpu_source=None, peak_tflops=peaks, memory_bandwidth_gbps=3352.0
+    )
     fp8 = analysis.kernel_table.with_columns(dtype=pl.lit("fp8"))
     assert (
         gpu_line(replace(analysis, devices=(device,), kernel_table=fp8))
@@ -213,9 +233,16 @@ def test_model(pages, model, text):
 
 def test_a_model_that_is_not_known_says_where_gemm_work_comes_from(pages):
     analysis, _ = pages("serving_run")
-    trust = {**analysis.trust, "gpu_time_by_work_source": {"name": 0.8, "unknown": 0.2}}
+    trust = structs.replace(analysis.trust, gpu_time_by_work_source={"name": 0.8, "unknown": 0.2})
     line = model_line(replace(analysis, model={"name": None}, trust=trust))
     assert line.startswith("not known (give --model), GEMM work bounded by tiles and grids")
+
+
+def test_evidence_that_disagrees_is_said_with_its_size(screen, pages):
+    analysis, _ = pages("serving_run")
+    found = Contradiction(what="markers and kernels", steps=2, kernels=9, gpu_ms=3.5, examples=())
+    lines = screen(replace(analysis, trust=structs.replace(analysis.trust, contradictions=(found,))))
+    assert f"{'':13}markers and kernels: 2 steps, 3.50 ms" in lines
 
 
 def test_gates_and_files_close_the_screen(screen, pages, tmp_path):
