@@ -13,6 +13,7 @@ _NAMED_MAPS = {
     "distribution": ("n", "p50", "p95", "p99", "max"),
     "by phase": ("prefill", "decode", "mixed", "other", "unknown"),
     "by cause": ("launch_bound", "host_sync", "waiting_rank", "between_requests", "unknown"),
+    "counted": ("counted", "of"),
 }
 
 
@@ -32,11 +33,11 @@ class Key:
         return _NAMED_MAPS.get(self.type, ())
 
 
-def read_page(page: Path = PAGE) -> dict[str, list[Key]]:
+def read_page(text: str | None = None) -> dict[str, list[Key]]:
     """The keys of each document on the page, in its order. Raises ValueError for a row that cannot be read."""
     documents: dict[str, list[Key]] = {}
     document, prefix = "", ""
-    for line in page.read_text("utf-8").splitlines():
+    for line in (PAGE.read_text("utf-8") if text is None else text).splitlines():
         if line.startswith("## "):
             document = PARTS[line[3:].strip()]
             documents[document] = []

@@ -1,23 +1,18 @@
-"""Writes docs/json.schema.json from docs/json.md.
-
-python docs/json_schema.py
-"""
+"""docs/json.schema.json from docs/json.md; ``docs/refresh.py`` writes both."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from json_page import Key, read_page
 
-TARGET = Path(__file__).with_name("json.schema.json")
 _SIMPLE = {"string", "integer", "number", "boolean", "null", "object"}
 
 
-def build() -> dict[str, Any]:
-    """The schema of ``--format json``; the comparison's is under ``$defs``."""
-    documents = read_page()
+def build(page: str | None = None) -> dict[str, Any]:
+    """The schema of ``--format json`` from the text of the page; the comparison's is under ``$defs``."""
+    documents = read_page(page)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "trace-analyze --format json",
@@ -72,10 +67,6 @@ def _type(word: str, key: Key) -> dict[str, Any]:
     return {"type": word}
 
 
-def text() -> str:
+def text(page: str | None = None) -> str:
     """The file's content."""
-    return json.dumps(build(), indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    TARGET.write_text(text(), "utf-8")
+    return json.dumps(build(page), indent=1) + "\n"

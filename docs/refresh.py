@@ -1,4 +1,4 @@
-"""Remakes what is generated in the documents: the README's screen, the table of grammars, the JSON schema.
+"""Remakes what is generated in the documents: the README's screen, the table of grammars, the JSON's keys and schema.
 
 python docs/refresh.py            # rewrites the files
 python docs/refresh.py --check    # names what is out of date, exit 1
@@ -16,6 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import json_schema
+import record_pages
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 CAPTURE = REPOSITORY / "fixtures" / "captures" / "vllm-llama-3.1-8b-a100-chunked-prefill.sqlite"
@@ -43,9 +44,18 @@ def grammars() -> str:
     return "\n".join(rows) + "\n"
 
 
-def with_block(page: Path, name: str, content: str) -> str:
-    """The page's text with the block ``name`` replaced."""
+def json_keys() -> str:
+    """docs/json.md with the sections that come from the records."""
+    page = REPOSITORY / "docs" / "json.md"
     text = page.read_text("utf-8")
+    for path in record_pages.RECORDS:
+        text = with_block(page, path.removesuffix("[]"), record_pages.block(path), text)
+    return text
+
+
+def with_block(page: Path, name: str, content: str, text: str | None = None) -> str:
+    """The page's text with the block ``name`` replaced."""
+    text = page.read_text("utf-8") if text is None else text
     pattern = rf"(<!-- {name}: [^\n]*-->\n)(.*?)(<!-- /{name} -->)"
     found, count = re.subn(pattern, lambda m: m[1] + "\n" + content + "\n" + m[3], text, flags=re.DOTALL)
     if count != 1:
@@ -56,10 +66,12 @@ def with_block(page: Path, name: str, content: str) -> str:
 def contents() -> dict[Path, str]:
     """Every file with generated parts, as it should be."""
     docs = REPOSITORY / "docs"
+    keys = json_keys()
     return {
         REPOSITORY / "README.md": with_block(REPOSITORY / "README.md", "screen", screen()),
         docs / "markers.md": with_block(docs / "markers.md", "grammars", grammars()),
-        docs / "json.schema.json": json_schema.text(),
+        docs / "json.md": keys,
+        docs / "json.schema.json": json_schema.text(keys),
     }
 
 

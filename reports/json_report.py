@@ -5,8 +5,6 @@ Specified in docs/json.md. Agents, gates and the batch index read this; the HTML
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 import polars as pl
 
@@ -17,13 +15,13 @@ from ..analysis.records.version import __version__
 IDLE_ROWS = 100  # the longest; all idle time is in devices[].idle_ns_by_cause
 
 
-def rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
+def rows(frame: pl.DataFrame) -> list[dict[str, object]]:
     """The frame as a list of JSON objects; NaN and infinities become null."""
     floats = [pl.col(c).fill_nan(None) for c, t in frame.schema.items() if t in (pl.Float32, pl.Float64)]
     return frame.with_columns(floats).to_dicts() if floats else frame.to_dicts()
 
 
-def source(analysis: Analysis) -> dict[str, Any]:
+def source(analysis: Analysis) -> dict[str, object]:
     """What the capture says of itself, from the fields that ingest lets through."""
     facts = analysis.trace.capture
     serving = facts.serving
@@ -51,7 +49,7 @@ def source(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def to_dict(analysis: Analysis) -> dict[str, Any]:
+def to_dict(analysis: Analysis) -> dict[str, object]:
     """The whole result as plain dictionaries and lists, in the order of docs/json.md."""
     return {
         "schema_version": SCHEMA_VERSION,

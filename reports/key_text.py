@@ -117,9 +117,5 @@ def by_unit(value: object, unit: str, kind: str) -> Text:
 
 
 def reason_for(record: Mapping[str, object], key: str) -> str:
-    """Why ``record[key]`` is null: ``<key>_reason`` beside it, or its entry in ``record['reasons']``; '' where unsaid."""
-    beside = record.get(f"{key}_reason")
-    if beside:
-        return str(beside)
-    reasons = record.get("reasons")
-    return str(reasons.get(key) or "") if isinstance(reasons, Mapping) else ""
+    """Why ``record[key]`` is null: ``<key>_reason`` beside it."""
+    return str(record.get(f"{key}_reason") or "")

@@ -23,8 +23,7 @@ from .first_screen.lines import (
     stall_line,
     trust_line,
 )
-from .first_screen.top_kernels import heaviest_of, kernel_cells
-from .key_text import reason_for
+from .first_screen.top_kernels import heaviest, kernel_cells, of_phase
 from .short_names import distinct_names
 from .terminal import plain
 
@@ -54,8 +53,11 @@ def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
         *_number_rows(summary),
     ]
     lines += table(["", ""], rows)
-    for phase in ("decode", "prefill", "mixed") if summary.step_count else ("unknown",):
-        lines += _top(heaviest_of(analysis.kernel_table, phase, _TOP), phase)
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        lines += _top(analysis.kernel_table, "unknown")
+    else:
+        for phase in ("decode", "prefill", "mixed") if summary.step_count else ("unknown",):
+            lines += _top(of_phase(analysis.kernel_table, phase), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
         lines += [f"{i}. {escape(f.sentence)}" for i, f in enumerate(analysis.findings[:_TOP], start=1)]
@@ -94,16 +96,16 @@ def _spread(summary: Summary, key: Literal["decode_step_ms", "inter_token_gap_ms
 
 
 def _not_known(summary: Summary, key: str) -> str:
-    reason = reason_for(summary, key)
+    reason = summary.reasons.get(key, "")
     return "not known" + (f" ({escape(reason)})" if reason else "")
 
 
-def _top(rows: pl.DataFrame, phase: str) -> list[str]:
-    if rows.is_empty():
+def _top(table_of_phase: pl.DataFrame, phase: str) -> list[str]:
+    if table_of_phase.is_empty():
         return []
     title = "Top kernels" if phase == "unknown" else f"Top {phase} kernels"
     header = [title, "class", "n/step", "µs", "total", "FLOP/B", "MFU", "MBU", "bound"]
-    kernels = kernel_cells(rows)
+    kernels = kernel_cells(heaviest(table_of_phase, _TOP))
     names = distinct_names([k.short_name for k in kernels], [k.name for k in kernels], 60)
     body = [
         [escape(name), k.op_class, k.count_per_step, k.median_us, k.total, k.intensity, k.mfu, k.mbu, k.bound]

@@ -10,7 +10,6 @@ from ..analysis.numeric.number_text import milliseconds
 from ..analysis.records.analysis import Analysis
 from .first_screen.lines import gpu_line, model_line, not_known, ratio_lines, stall_line
 from .first_screen.top_kernels import kernel_cells
-from .key_text import reason_for
 from .short_names import distinct_names
 from .terminal import plain
 
@@ -28,7 +27,7 @@ def notebook_html(analysis: Analysis) -> str:
         ("trust", analysis.trust.verdict),
         (
             "decode step, p50",
-            milliseconds(step) if step is not None else not_known(reason_for(summary, "decode_step_ms")),
+            milliseconds(step) if step is not None else not_known(summary.reasons.get("decode_step_ms", "")),
         ),
         *((line.label, line.told()) for line in ratio_lines(summary)),
         ("stalls", stall_line(summary).told()),

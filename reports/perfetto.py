@@ -12,6 +12,7 @@ import orjson
 import polars as pl
 
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.errors import CannotAnswerError
 from ..analysis.records.version import __version__
 
 Event = dict[str, object]
@@ -21,7 +22,15 @@ _FIRST_STREAM_TID = 10
 
 
 def to_perfetto(analysis: Analysis) -> bytes:
-    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing."""
+    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing.
+
+    Raises CannotAnswerError for sums by kernel name, which have no launches to draw.
+    """
+    if analysis.trace.holds_sums:
+        raise CannotAnswerError(
+            f"--format perfetto: {analysis.trace.capture.source_name} holds sums by kernel name: there are no launches and "
+            "no times to draw. Leave perfetto out, or export the capture: nsys export --type sqlite -o run.sqlite run.nsys-rep"
+        )
     origin = analysis.window.start_ns
     body = b",\n".join(orjson.dumps(event) for event in _events(analysis, origin))
     made_by = b'{"otherData":{"made_by":"trace-analyze %s"},' % __version__.encode()

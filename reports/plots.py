@@ -17,7 +17,7 @@ import polars as pl
 from ..analysis.gpus.run_ceilings import ceilings_in_use, main_dtype
 from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
-from .key_text import label, reason_for
+from .key_text import label
 from .terminal import PHASE_STYLES
 from .whole_files import file_name, produce_whole
 
@@ -184,7 +184,7 @@ def draw_utilisation(analysis: Analysis, axes: Any) -> None:
             seconds = (own["start_ns"].to_numpy() - origin) / 1e9
             axes.scatter(seconds, own[column].to_numpy(), s=9, marker=MARKERS[phase], c=colour(phase), label=text)
     if not drawn:
-        _say_nothing(axes, title, reason_for(analysis.summary, "decode_mbu_kernel_pct") or "no step has work")
+        _say_nothing(axes, title, analysis.summary.reasons.get("decode_mbu_kernel_pct", "") or "no step has work")
         return
     axes.set_ylim(bottom=0, top=1.3 * axes.get_ylim()[1])  # room for the legend above the points
     axes.set_xlabel("time in the window, s")

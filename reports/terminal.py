@@ -26,7 +26,6 @@ from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
 from .first_screen.lines import (
     batch_told,
-    contradiction_told,
     gpu_line,
     idle_line,
     model_line,
@@ -37,8 +36,7 @@ from .first_screen.lines import (
     stall_line,
     trust_line,
 )
-from .first_screen.top_kernels import KernelCells, heaviest_of, kernel_cells
-from .key_text import reason_for
+from .first_screen.top_kernels import KernelCells, heaviest, kernel_cells, of_phase
 from .short_names import distinct_names
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
@@ -115,11 +113,11 @@ def _rendered(blocks: Sequence[RenderableType], width: int, style: Mapping[str, 
     return [line.rstrip() for line in buffer.getvalue().splitlines()]
 
 
-def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[Table]:
+def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[RenderableType]:
     """The blocks of the first screen, in order."""
     first, second, findings, airy = fit
     greyed = analysis.trust.verdict == "unreliable"
-    blocks: list[Table] = [_title(analysis, width), _headline(analysis)]
+    blocks: list[RenderableType] = [_title(analysis, width), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
     if greyed:
@@ -203,8 +201,7 @@ def _trust(analysis: Analysis) -> list[Table]:
     if trust.node_tracing_inflates_decode:
         parts.append("node-level graph tracing slows decode")
     lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if trust.verdict != "good" else ""))]
-    contradictions = [contradiction_told(found) for found in trust.contradictions[:2]]
-    return lines + [_line("", Text(plain(text), style="bold")) for text in contradictions]
+    return lines + [_line("", Text(plain(text), style="bold")) for text in trust.contradictions_in_words[:2]]
 
 
 def _evidence(kind: str) -> str:
@@ -217,7 +214,7 @@ def _numbers(analysis: Analysis) -> list[Table]:
     rows: list[tuple[str, Text | str, str]] = [("GPU time", *phase_split(summary))]
     for label, key in (("Decode step", "decode_step_ms"), ("Token gap", "inter_token_gap_ms")):
         spread = _spread(summary[key])
-        rows.append((label, spread, "" if spread else reason_for(summary, key)))
+        rows.append((label, spread, "" if spread else summary.reasons.get(key, "")))
     told = (*ratio_lines(summary), stall_line(summary), idle_line(summary))
     rows += [(line.label, line.text, line.why) for line in told]
     shared = {why for _, text, why in rows if not text and [w for _, _, w in rows].count(why) > 1}
@@ -248,7 +245,7 @@ def phase_split(summary: Summary) -> tuple[Text, str]:
             text.append("  ")
         text.append(f"{told.phase} ", style=PHASE_STYLES.get(told.phase, ""))
         text.append(f"{told.share} {told.time}")
-    return text, "" if text else reason_for(summary, "phase_pct")
+    return text, "" if text else summary.reasons.get("phase_pct", "")
 
 
 def _spread(spread: Spread) -> str:
@@ -309,17 +306,19 @@ _HEADINGS = ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound")
 def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[Table]:
     table = analysis.kernel_table
     totals = table.group_by("phase").agg(pl.col("total_ms").sum()).sort("total_ms", "phase", descending=[True, False])
-    time = {str(phase): float(ms or 0.0) for phase, ms in totals.iter_rows()}
-    phases = [p for p in time if p in ("decode", "prefill", "mixed")][:2] or list(time)[:1]
+    present = [p for p in totals["phase"].to_list() if p in ("decode", "prefill", "mixed")]
+    phases = present[:2] or totals["phase"].to_list()[:1]
     if not phases:
         return []
-    counts = most if len(phases) > 1 else (sum(most) + 1,)
+    alone = len(phases) == 1 or analysis.trace.holds_sums
+    # of sums a few names tell their phase: no reason to leave the others out
+    parts = [table] if analysis.trace.holds_sums else [of_phase(table, phase) for phase in phases]
     kernels: list[KernelCells] = []
     cells: list[tuple[str, ...]] = []
-    for phase, count in zip(phases, counts, strict=True):
-        heaviest = heaviest_of(table, phase, count)
-        shares = [percent(100 * ms / time[phase]) if time[phase] else "-" for ms in heaviest["total_ms"]]
-        told = kernel_cells(heaviest)
+    for part, count in zip(parts, (sum(most) + 1,) if alone else most, strict=True):
+        total, rows = float(part["total_ms"].sum() or 0.0), heaviest(part, count)
+        shares = [percent(100 * ms / total) if total else "-" for ms in rows["total_ms"]]
+        told = kernel_cells(rows)
         kernels += told
         cells += [_cells_of(kernel, share) for kernel, share in zip(told, shares, strict=True)]
     return [_kernel_grid(kernels, cells, width, opaque=analysis.trust.opaque_graphs)]

@@ -5,7 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A loaded machine is slow, not wrong: no property has a deadline. The same examples in every run, so that a change that
+# breaks nothing never fails by another's luck; HYPOTHESIS_PROFILE=search tries others.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 TRACES_VARIABLE = "TRACE_ANALYZE_TRACES"
 REPOSITORY = Path(__file__).resolve().parent.parent

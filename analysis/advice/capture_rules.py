@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..numeric.number_text import plural, short_percent
 from ..records.advice import ClocksLow, Finding, OpaqueGraphs, RanksMissing
 from ..summary.trust_verdict import expected_ranks
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 
 MIN_CLOCK_SHARE = 0.90  # of the clock the peak FLOP/s stand for
 
@@ -61,3 +61,10 @@ def clocks_low(evidence: Evidence) -> Finding | None:
         lever="check the power limit and the clock settings; memory-bound decode is hardly affected",
         kind="capture",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    opaque_graphs,
+    ranks_missing,
+    clocks_low,
+)

@@ -9,10 +9,10 @@ from ..numeric.number_text import short_duration, short_percent
 from ..numeric.row_chunks import stretches
 from ..records.advice import Finding, HostBoundPrefill
 from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 
-HOST_PCT = 10.0  # of the span of the steps with prefill work
-SMALLEST_SHARE_PCT = 1.0  # of the window
+MIN_HOST_PCT = 10.0  # of the span of the steps with prefill work
+MIN_WINDOW_PCT = 1.0  # of the window
 
 
 def host_bound_prefill(evidence: Evidence) -> Finding | None:
@@ -31,7 +31,7 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
     )
     span = int((steps["end_ns"] - steps["start_ns"]).sum())
     ms, span_ms = waited / evidence.device_count / 1e6, span / evidence.device_count / 1e6
-    if not span or waited < HOST_PCT / 100 * span or ms < SMALLEST_SHARE_PCT / 100 * time.window_ns / 1e6:
+    if not span or waited < MIN_HOST_PCT / 100 * span or ms < MIN_WINDOW_PCT / 100 * time.window_ns / 1e6:
         return None
     return Finding(
         id="host_bound_prefill",
@@ -54,3 +54,6 @@ def _late_inside(idle: IdleIntervals, steps: pl.DataFrame) -> int:
         within = (idle.cause[some] == LAUNCH_BOUND) & (step >= 0) & (end <= ends[np.maximum(step, 0)])
         total += int((end - begin)[within].sum())
     return total
+
+
+RULES: tuple[Rule, ...] = (host_bound_prefill,)

@@ -20,22 +20,22 @@ from ..records.advice import (
     WrongDtype,
 )
 from ..records.what_if import WhatIf
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 from .ridge_batch import ridge_batch
 
-STALL_WINDOW_PCT = 0.5  # of the window
-SMALL_BATCH = 0.25  # of the ridge batch
-SMALL_BATCH_DECODE_PCT = 30.0  # of busy time spent in decode
-KNOWN_BATCHES = 0.5  # of the decode steps must show their batch
-PADDING_PCT = 1.0  # of busy time
-HOST_PCT = 5.0  # of the time between decode tokens
-COLLECTIVE_PCT = 2.0  # of busy time
-ATTENTION_PCT = 2.0  # of busy time
-ATTENTION_COVERAGE_PCT = 60.0  # of the SMs
-UNFUSED_PCT = 5.0  # of busy time
-SAMPLING_PCT = 5.0  # of decode time
-WRONG_DTYPE_PCT = 2.0  # of GEMM time
-SMALLEST_CHUNK = 512
+MIN_STALL_PCT = 0.5  # of the window
+MAX_RIDGE_SHARE = 0.25  # of the ridge batch
+MIN_DECODE_PCT = 30.0  # of busy time spent in decode
+MIN_KNOWN_BATCH_SHARE = 0.5  # of the decode steps must show their batch
+MIN_PADDING_PCT = 1.0  # of busy time
+MIN_HOST_PCT = 5.0  # of the time between decode tokens
+MIN_COLLECTIVE_PCT = 2.0  # of busy time
+MIN_ATTENTION_PCT = 2.0  # of busy time
+MAX_ATTENTION_COVERAGE_PCT = 60.0  # of the SMs
+MIN_UNFUSED_PCT = 5.0  # of busy time
+MIN_SAMPLING_PCT = 5.0  # of decode time
+MIN_WRONG_DTYPE_PCT = 2.0  # of GEMM time
+MIN_CHUNK_TOKENS = 512
 MAX_KERNELS_NAMED = 5
 
 HOST_LEVERS = {
@@ -59,7 +59,7 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
     stalls = evidence.found.stalls.stalls
     known = stalls["stall_ms"].drop_nulls().to_numpy()
     window_ms = evidence.found.time.window_ns / 1e6
-    if not len(known) or known.sum() < STALL_WINDOW_PCT / 100 * window_ms:
+    if not len(known) or known.sum() < MIN_STALL_PCT / 100 * window_ms:
         return None
     total, episodes = float(known.sum()), stalls["episode"].n_unique()
     held = stalls["requests_held"].drop_nulls().to_numpy()
@@ -106,14 +106,14 @@ def _chunk_lever(what_if: WhatIf) -> str:
             f"decode{missed}"
         )
     of = "padded to" if what_if.chunk_now_is_padded is True else "of"
-    smaller = [c for c in what_if.chunks if SMALLEST_CHUNK <= c.chunk_tokens <= now / 3]
+    smaller = [c for c in what_if.chunks if MIN_CHUNK_TOKENS <= c.chunk_tokens <= now / 3]
     if smaller:
         best = smaller[-1]
         return (
             f"a chunk {of} {now:,} tokens makes a {short_duration(now_ms)} step; at "
             f"{best.chunk_tokens:,} the fitted step time is {short_duration(best.step_ms)}{missed}"
         )
-    if now <= SMALLEST_CHUNK:
+    if now <= MIN_CHUNK_TOKENS:
         return f"prefill on other devices than decode, as chunks {of} {now:,} tokens are small already{missed}"
     return (
         f"a step {of} {now:,} tokens takes {short_duration(now_ms)}; chunks of half that size about halve "
@@ -129,13 +129,13 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     # Rows of the GEMMs: with speculation a request brings several tokens.
     rows = pl.coalesce("decode_tokens", "decode_requests")
     known = steps.select("decode_requests", rows.alias("rows")).drop_nulls("decode_requests")
-    if ridge is None or known.height < KNOWN_BATCHES * max(steps.height, 1) or known.is_empty():
+    if ridge is None or known.height < MIN_KNOWN_BATCH_SHARE * max(steps.height, 1) or known.is_empty():
         return None
-    if evidence.decode_ms < SMALL_BATCH_DECODE_PCT / 100 * evidence.busy_ms:
+    if evidence.decode_ms < MIN_DECODE_PCT / 100 * evidence.busy_ms:
         return None
     batch = float(np.median(known["decode_requests"].to_numpy()))
     tokens = float(np.median(known["rows"].to_numpy()))
-    if tokens >= SMALL_BATCH * ridge:
+    if tokens >= MAX_RIDGE_SHARE * ridge:
         return None
     of_each = f" ({plural(tokens, 'token')})" if tokens > batch else ""
     predicted = evidence.what_if.batches
@@ -168,7 +168,7 @@ def padded_graphs(evidence: Evidence) -> Finding | None:
     padded = graphs.filter(pl.col("batch") > pl.col("real_batch_median"))
     padded = padded.filter(pl.col("padding_ms") > 0)
     ms = float(padded["padding_ms"].to_numpy().sum()) / evidence.device_count
-    if padded.is_empty() or ms < PADDING_PCT / 100 * evidence.busy_ms:
+    if padded.is_empty() or ms < MIN_PADDING_PCT / 100 * evidence.busy_ms:
         return None
     worst = padded.sort("padding_ms", "graph_id", descending=[True, False]).row(0, named=True)
     return Finding(
@@ -196,7 +196,7 @@ def host_bound_decode(evidence: Evidence) -> Finding | None:
         host.parts_ms,
         host.bubble_ms_per_decode_step,
     )
-    if not ms or not share or share < HOST_PCT or host_parts is UNSET or of_step is UNSET:
+    if not ms or not share or share < MIN_HOST_PCT or host_parts is UNSET or of_step is UNSET:
         return None
     parts = dict(host_parts)
     largest = max(parts, key=lambda name: parts[name])
@@ -221,7 +221,7 @@ def collective_waiting(evidence: Evidence) -> Finding | None:
     """Ranks wait inside collectives for a late one."""
     table = evidence.collectives.table.filter(pl.col("wait_ms").is_not_null())
     ms = float(table["wait_ms"].to_numpy().sum())
-    if table.is_empty() or ms < COLLECTIVE_PCT / 100 * evidence.busy_ms:
+    if table.is_empty() or ms < MIN_COLLECTIVE_PCT / 100 * evidence.busy_ms:
         return None
     late = table.drop_nulls("late_device").group_by("late_device").agg(pl.col("wait_ms").sum())
     late = late.sort("wait_ms", "late_device", descending=[True, False])
@@ -246,11 +246,11 @@ def low_occupancy_attention(evidence: Evidence) -> Finding | None:
         (pl.col("op_class").cast(pl.String) == "attention")
         & (pl.col("phase").cast(pl.String) == "decode")
         & (pl.col("bound").cast(pl.String) == "latency")
-        & (pl.col("sm_coverage_pct") < ATTENTION_COVERAGE_PCT)
+        & (pl.col("sm_coverage_pct") < MAX_ATTENTION_COVERAGE_PCT)
         & pl.col("headroom_ms").is_not_null()
     )
     ms = float(rows["headroom_ms"].to_numpy().sum()) / evidence.device_count
-    if rows.is_empty() or ms < ATTENTION_PCT / 100 * evidence.busy_ms:
+    if rows.is_empty() or ms < MIN_ATTENTION_PCT / 100 * evidence.busy_ms:
         return None
     worst = rows.sort("total_ms", descending=True).row(0, named=True)
     return Finding(
@@ -283,7 +283,7 @@ def _largest_kernels(rows: pl.DataFrame) -> tuple[str, ...]:
 def unfused_kernels(evidence: Evidence) -> Finding | None:
     """Small elementwise kernels that a fused one would absorb."""
     ms, rows = _table_ms(evidence, ["elementwise", "reduce", "index"], ["prefill", "decode", "mixed"])
-    if ms < UNFUSED_PCT / 100 * evidence.busy_ms or rows.is_empty():
+    if ms < MIN_UNFUSED_PCT / 100 * evidence.busy_ms or rows.is_empty():
         return None
     launches = int(rows["count"].to_numpy().sum()) // evidence.device_count
     return Finding(
@@ -304,7 +304,7 @@ def sampling_on_critical_path(evidence: Evidence) -> Finding | None:
     gaps = evidence.found.stalls.gaps
     copies = float(gaps["copy_ms"].drop_nulls().to_numpy().sum()) if gaps.height else 0.0
     decode = evidence.decode_ms
-    if not decode or ms + copies < SAMPLING_PCT / 100 * decode:
+    if not decode or ms + copies < MIN_SAMPLING_PCT / 100 * decode:
         return None
     return Finding(
         id="sampling_on_critical_path",
@@ -326,7 +326,10 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
     wide = rows.filter(pl.col("dtype").is_in(["fp32", "tf32", "fp64"]))
     ms = float(wide["total_ms"].to_numpy().sum()) / evidence.device_count
     narrow = rows.filter(pl.col("dtype").is_in(["bf16", "fp16", "fp8", "int8", "fp4", "int4"]))
-    if ms < WRONG_DTYPE_PCT / 100 * total or narrow["total_ms"].to_numpy().sum() <= wide["total_ms"].to_numpy().sum():
+    if (
+        ms < MIN_WRONG_DTYPE_PCT / 100 * total
+        or narrow["total_ms"].to_numpy().sum() <= wide["total_ms"].to_numpy().sum()
+    ):
         return None
     worst = wide.row(0, named=True)
     return Finding(
@@ -343,3 +346,16 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
         ),
         lever=f"run {worst['short_name']} in {narrow['dtype'][0]}",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    prefill_interference,
+    small_decode_batch,
+    padded_graphs,
+    host_bound_decode,
+    collective_waiting,
+    low_occupancy_attention,
+    unfused_kernels,
+    sampling_on_critical_path,
+    wrong_dtype,
+)

@@ -22,18 +22,20 @@ from ..time.group_steps import COUNTS, GroupSteps
 Floats = npt.NDArray[np.float64]
 
 FEATURES = ("fixed", "per_token", "per_attention_pair", "per_kv_token", "per_request")
-LEAST_PREFILL_STEPS, LEAST_STEPS = 4, 12
-WORST_MEDIAN_ERROR_PCT = 15.0
-LEAST_R2 = 0.9
-LEAST_SPREAD = 1.02  # largest over smallest value a feature must show to be told from a constant
-OUTLIER = 0.5  # relative error; such steps (warm-up, a host pause) are counted and kept out of R2
-MOST_OUTLIERS = 0.05
-MOST_STEPS_PER_PHASE = 600
-ROUNDS = 4
-HUBER = 0.05  # relative error beyond which a step's weight falls
+MIN_PREFILL_STEPS, MIN_STEPS = 4, 12
+MAX_MEDIAN_ERROR_PCT = 15.0
+MIN_R2 = 0.9
+MIN_SPREAD = 1.02  # largest over smallest value a feature must show to be told from a constant
+MIN_OUTLIER_ERROR = 0.5  # relative error; such steps (warm-up, a host pause) are counted and kept out of R2
+MAX_OUTLIER_SHARE = 0.05
+MAX_STEPS_PER_PHASE = 600
+FIT_ROUNDS = 4
+HUBER_ERROR = 0.05  # relative error beyond which a step's weight falls
 KNEES = np.unique(np.round(np.geomspace(8, 4096, 46)))
-TIE = 1.10  # a fit this near the best one is as good, and so is any within 1.5%: the steps do not show the knee
-AS_GOOD = 0.015**2
+MAX_LOSS_RATIO = (
+    1.10  # a fit this near the best one is as good, and so is any within 1.5%: the steps do not show the knee
+)
+MAX_EQUAL_LOSS = 0.015**2
 
 
 @dataclass(frozen=True)
@@ -142,15 +144,15 @@ class StepModel:
 def fit_step_model(groups: Sequence[GroupSteps], ridge_tokens: float | None = None) -> StepModel | str:
     """Fit the model on the steps of ``groups``, or say why it is refused.
 
-    ``ridge_tokens`` (batch at which a GEMM's intensity meets the GPU's ridge) settles the knee where the steps leave it
+    ``ridge_tokens`` (batch at which a GEMM's intensity meets the GPU's ridge) decides the knee where the steps leave it
     open, for example when all prefill chunks have one size.
     """
     facts = _usable(StepFacts.of(groups))
     prefill, decode = int(facts.has_prefill.sum()), int((~facts.has_prefill).sum())
-    if prefill < LEAST_PREFILL_STEPS or prefill + decode < LEAST_STEPS:
+    if prefill < MIN_PREFILL_STEPS or prefill + decode < MIN_STEPS:
         return (
             f"{prefill} steps with prefill work and {decode} pure decode steps with known token counts are too few "
-            f"(at least {LEAST_PREFILL_STEPS} and {LEAST_STEPS} in all)"
+            f"(at least {MIN_PREFILL_STEPS} and {MIN_STEPS} in all)"
         )
     sizes = facts.prefill_rows[facts.has_prefill]
     if not decode and sizes.max() < 2 * sizes.min():
@@ -159,11 +161,9 @@ def fit_step_model(groups: Sequence[GroupSteps], ridge_tokens: float | None = No
     best = _best_fit(facts, columns, ridge_tokens)
     model = _finish(facts, columns, *best)
     worst = max(model.median_error_pct.values())
-    if model.outliers > max(2, MOST_OUTLIERS * (prefill + decode)):
-        return (
-            f"the fit is poor: {model.outliers} of {prefill + decode} steps are off by more than {100 * OUTLIER:.0f}%"
-        )
-    if worst > WORST_MEDIAN_ERROR_PCT or model.r2 < LEAST_R2:
+    if model.outliers > max(2, MAX_OUTLIER_SHARE * (prefill + decode)):
+        return f"the fit is poor: {model.outliers} of {prefill + decode} steps are off by more than {100 * MIN_OUTLIER_ERROR:.0f}%"
+    if worst > MAX_MEDIAN_ERROR_PCT or model.r2 < MIN_R2:
         return f"the fit is poor: median error {worst:.0f}%, R2 {model.r2:.2f} over {prefill + decode} steps"
     return model
 
@@ -174,8 +174,8 @@ def _usable(facts: StepFacts) -> StepFacts:
     rows = []
     for kind in (facts.has_prefill, ~facts.has_prefill):
         mine = np.flatnonzero(known & kind)
-        if len(mine) > MOST_STEPS_PER_PHASE:
-            mine = mine[np.linspace(0, len(mine) - 1, MOST_STEPS_PER_PHASE).astype(np.int64)]
+        if len(mine) > MAX_STEPS_PER_PHASE:
+            mine = mine[np.linspace(0, len(mine) - 1, MAX_STEPS_PER_PHASE).astype(np.int64)]
         rows.append(mine)
     return facts.take(np.sort(np.concatenate(rows)))
 
@@ -195,7 +195,7 @@ def _columns(facts: StepFacts) -> dict[str, Floats]:
 
 def _varies(values: Floats) -> bool:
     present = values[values > 0]
-    return not np.isnan(values).any() and bool(len(present)) and bool(present.max() > LEAST_SPREAD * present.min())
+    return not np.isnan(values).any() and bool(len(present)) and bool(present.max() > MIN_SPREAD * present.min())
 
 
 def _design(facts: StepFacts, columns: Mapping[str, Floats], knee: float) -> Floats:
@@ -206,7 +206,7 @@ def _best_fit(facts: StepFacts, columns: Mapping[str, Floats], ridge_tokens: flo
     """The knee and coefficients of the least robust loss; among equals the knee nearest to the GPU's ridge."""
     fits = [(knee, *_robust_fit(facts, _design(facts, columns, knee))) for knee in KNEES.tolist()]
     least = min(loss for _, _, loss in fits)
-    equal = [(knee, beta) for knee, beta, loss in fits if loss <= max(least * TIE, AS_GOOD)]
+    equal = [(knee, beta) for knee, beta, loss in fits if loss <= max(least * MAX_LOSS_RATIO, MAX_EQUAL_LOSS)]
     if ridge_tokens is None:
         return equal[-1]
     return min(equal, key=lambda fit: abs(np.log(fit[0] / ridge_tokens)))
@@ -218,11 +218,11 @@ def _robust_fit(facts: StepFacts, design: Floats) -> tuple[Floats, float]:
     relative, target = design / facts.ms[:, None], np.ones(len(facts.ms))
     weight = share.copy()
     beta = np.zeros(design.shape[1])
-    for _ in range(ROUNDS):
+    for _ in range(FIT_ROUNDS):
         beta = _non_negative(relative, target, weight)
         error = np.abs(relative @ beta - target)
-        weight = share * np.minimum(1.0, HUBER / np.maximum(error, 1e-12))
-    loss = np.where(error < HUBER, error**2, HUBER * (2 * error - HUBER))
+        weight = share * np.minimum(1.0, HUBER_ERROR / np.maximum(error, 1e-12))
+    loss = np.where(error < HUBER_ERROR, error**2, HUBER_ERROR * (2 * error - HUBER_ERROR))
     return beta, float((share * loss).sum() / share.sum())
 
 
@@ -259,7 +259,7 @@ def _finish(facts: StepFacts, columns: Mapping[str, Floats], knee: float, beta: 
     names = ("fixed", "per_token", *columns)
     coefficients = dict.fromkeys(FEATURES, 0.0) | dict(zip(names, beta.tolist(), strict=True))
     kinds = {"decode": ~facts.has_prefill, "prefill": facts.has_prefill}
-    near = error <= 100 * OUTLIER
+    near = error <= 100 * MIN_OUTLIER_ERROR
     near_ms, near_predicted = facts.ms[near], predicted[near]
     variance = float(((near_ms - near_ms.mean()) ** 2).sum()) if near.any() else 0.0
     bearing = facts.decode_requests > 0

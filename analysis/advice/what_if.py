@@ -31,11 +31,11 @@ from .ridge_batch import mean_bandwidth_gbps, ridge_batch
 from .step_model import FEATURES, Floats, StepFacts, StepModel, fit_step_model
 
 CHUNKS = (256, 512, 1024, 2048, 4096, 8192, 16384)
-LARGEST_CHUNK, CHUNK_STEP = 16384, 16
+MAX_CHUNK_TOKENS, CHUNK_STEP_TOKENS = 16384, 16
 BATCH_FACTORS = (2, 4, 8)
 VERIFY_WIDTHS = (2, 4, 8)  # tokens per request in one speculative verify step
 NEAR_LARGEST = 0.9  # of the largest step: from here on a step counts as one of its size
-REACH = 1.25  # how far beyond the sizes seen a prediction still counts as inside the model's range
+MAX_EXTRAPOLATION = 1.25  # how far beyond the sizes seen a prediction still counts as inside the model's range
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def _chunk(scene: _Scene, size: int) -> ChunkPrediction | None:
 def _outside(value: float, seen: tuple[int, int]) -> bool:
     """Whether a prediction lies beyond the range of sizes that the model was fitted on."""
     low, high = seen
-    return not low / REACH <= value <= high * REACH
+    return not low / MAX_EXTRAPOLATION <= value <= high * MAX_EXTRAPOLATION
 
 
 def _weighted_p99(one: Floats, one_weight: float, other: Floats, other_weight: float) -> float | None:
@@ -255,7 +255,7 @@ def _no_chunk(target_ms: float, reason: str) -> ItlTarget:
 def _largest_chunk(scene: _Scene, target_ms: float) -> ItlTarget:
     """The largest chunk whose longest gap stays under the target."""
     best = _no_chunk(target_ms, "no chunk keeps gaps under the target: decode steps alone come near it")
-    for size in range(CHUNK_STEP, LARGEST_CHUNK + 1, CHUNK_STEP):
+    for size in range(CHUNK_STEP_TOKENS, MAX_CHUNK_TOKENS + 1, CHUNK_STEP_TOKENS):
         steps, prefill = _step_times(scene, size)
         if not len(steps):
             continue

@@ -21,10 +21,10 @@ from ..records.workload import ChunkTechnique, PrefixTechnique, StepTechnique, T
 from ..summary.summary_input import SummaryInput
 from .ridge_batch import BYTES_PER_WEIGHT, ridge_batch
 
-HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
-LATENCY_BUSY_PCT = 70.0  # a decode gap that is busy less than this waits for something else than the GPU
-LATENCY_MBU_PCT = 30.0
-WORTH_PCT = 3.0  # a technique that shortens the step by less does not help here
+MIN_HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
+MAX_LATENCY_BUSY_PCT = 70.0  # a decode gap that is busy less than this waits for something else than the GPU
+MAX_LATENCY_MBU_PCT = 30.0
+MIN_SAVING_PCT = 3.0  # a technique that shortens the step by less does not help here
 FOUR_BIT_RATIOS = (3.5, 3.9)  # bytes of 16-bit weights over 4-bit ones with group scales
 MIN_WEIGHT_RATIO = 1.2  # bytes of a weight now over then; less is not worth repacking
 MIN_BATCH_GAIN = 1.1  # tokens/s then over now
@@ -125,9 +125,9 @@ def _by_tokens(steps: pl.DataFrame) -> _Share:
 
 
 def _heavy(prefill_share_pct: float) -> str:
-    if prefill_share_pct >= HEAVY_PCT:
+    if prefill_share_pct >= MIN_HEAVY_PCT:
         return "prefill-heavy"
-    return "decode-heavy" if prefill_share_pct <= 100 - HEAVY_PCT else "balanced"
+    return "decode-heavy" if prefill_share_pct <= 100 - MIN_HEAVY_PCT else "balanced"
 
 
 def _regime(step: _DecodeStep, ridge: float | None) -> str | None:
@@ -148,12 +148,12 @@ def _bound_by(found: SummaryInput, step: _DecodeStep) -> str:
     if gaps.height:
         busy = (gaps["decode_ms"] + gaps["collective_wait_ms"] + gaps["copy_ms"]).fill_null(0.0).to_numpy().sum()
         share = 100 * float(busy / gaps["gap_ms"].to_numpy().sum())
-        if share < LATENCY_BUSY_PCT:
+        if share < MAX_LATENCY_BUSY_PCT:
             return f"latency: the GPU is busy {short_percent(share)} of the time between tokens"
     bandwidth = next((c.memory_bandwidth_gbps for c in found.ceilings if c.memory_bandwidth_gbps), None)
     if step.bytes is not None and bandwidth:
         mbu = 100 * step.bytes / (step.ms * 1e-3) / (bandwidth * 1e9)
-        if mbu < LATENCY_MBU_PCT:
+        if mbu < MAX_LATENCY_MBU_PCT:
             return f"latency: decode steps move {short_percent(mbu)} of what the bandwidth allows"
         return f"throughput: decode steps move {short_percent(mbu)} of what the bandwidth allows"
     return "throughput: the GPU is busy between tokens; how near to its bandwidth is not known"
@@ -218,7 +218,7 @@ def _of_step(name: str, step: _DecodeStep, predicted_ms: float | None, condition
     saved = None if predicted_ms is None else 100 * (1 - predicted_ms / step.ms)
     return StepTechnique(
         technique=name,
-        helps="depends" if saved is None else "yes" if saved >= WORTH_PCT else "no",
+        helps="depends" if saved is None else "yes" if saved >= MIN_SAVING_PCT else "no",
         step_ms_now=step.ms,
         predicted_step_ms=predicted_ms,
         shorter_by_pct=saved,
@@ -328,7 +328,7 @@ def _prefix_caching(split: Disaggregation | None) -> PrefixTechnique | None:
     share = 100 * split.prefill_ms / (split.prefill_ms + split.decode_ms)
     return PrefixTechnique(
         technique="prefix caching",
-        helps="depends" if share >= WORTH_PCT else "no",
+        helps="depends" if share >= MIN_SAVING_PCT else "no",
         saved_ms_per_10_pct_of_prompt_tokens=split.prefill_ms / 10,
         condition="prompts share their beginnings",
         why=f"prefill takes {short_duration(split.prefill_ms)}, {short_percent(share)} of the steps' time",

@@ -121,7 +121,7 @@ def _without_objects(frames: Mapping[str, pl.DataFrame]) -> tuple[dict[str, list
 class _Later:
     """What a dataclass of frames is made of here: a frame is read when it is first asked for."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         load = self.__dict__.get("_loaders", {}).pop(name, None)
         if load is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -163,14 +163,14 @@ def _kept(
     return made
 
 
-def _made(kind: type, known: Mapping[str, Any], loaders: dict[str, Callable[[], pl.DataFrame]]) -> Any:
+def _made(kind: type, known: Mapping[str, object], loaders: dict[str, Callable[[], pl.DataFrame]]) -> Any:
     made: Any = object.__new__(kind)
     made.__dict__.update(known, _loaders=loaders)
     return made
 
 
 def _loader(
-    read: Callable[..., pl.DataFrame], again: Callable[[], Analysis], name: str, of_trace: bool, *arguments: Any
+    read: Callable[..., pl.DataFrame], again: Callable[[], Analysis], name: str, of_trace: bool, *arguments: object
 ) -> Callable[[], pl.DataFrame]:
     def load() -> pl.DataFrame:
         try:

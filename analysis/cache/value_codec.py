@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import polars as pl
 
@@ -27,18 +25,18 @@ class KeptValues(msgspec.Struct):
     status: str
     reasons: tuple[str, ...]
     devices: tuple[Device, ...]
-    model: dict[str, Any]
+    model: dict[str, object]
     window: Window
     trust: Trust
     summary: Summary
     group_summaries: tuple[GroupSummary, ...]
     findings: tuple[Finding, ...]
-    roofline: dict[str, Any]
-    traffic: dict[str, Any]
+    roofline: dict[str, object]
+    traffic: dict[str, object]
     host: HostSide
     what_if: WhatIf
     workload: Workload
-    measured: dict[str, Any]
+    measured: dict[str, object]
 
 
 _VALUES = msgspec.msgpack.Decoder(KeptValues)
@@ -50,7 +48,7 @@ def encode_values(analysis: Analysis) -> bytes:
     return _encoded(KeptValues(**{name: getattr(analysis, name) for name in KeptValues.__struct_fields__}))
 
 
-def decode_values(content: bytes) -> dict[str, Any]:
+def decode_values(content: bytes) -> dict[str, object]:
     """The fields that ``encode_values`` was given. Raises ValueError where it cannot have written this."""
     return msgspec.structs.asdict(_VALUES.decode(content))
 

@@ -55,7 +55,7 @@ class Profile:
 def profile_of(analysis: Analysis) -> Profile:
     """The profile of one result."""
     model = analysis.model
-    names = sorted({str(d["gpu_name"]) for d in analysis.devices if d.get("gpu_name")})
+    names = sorted({str(d.gpu_name) for d in analysis.devices if d.gpu_name})
     capture = analysis.trace.capture
     identity = {
         "gpu_name": ", ".join(names) or None,
@@ -64,7 +64,7 @@ def profile_of(analysis: Analysis) -> Profile:
         "weight_dtype": model.get("weight_dtype"),
         "tensor_parallel": model.get("tensor_parallel"),
         "graph_trace_mode": capture.graph_trace_mode,
-        "engine": analysis.trust.get("engine") or capture.serving.engine,
+        "engine": analysis.trust.engine or capture.serving.engine,
     }
     kept = analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
     if len(kept):

@@ -60,7 +60,7 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
     in_window = counted_kernels(columns, steps, step, bounds, spans.capture)
     kernels = tag_kernels(trace, columns, link, step, raw.layer, steps, in_window)
     autoregressive = is_autoregressive(trace, columns, steps)
-    if not autoregressive:
+    if not autoregressive and not trace.holds_sums:  # sums have no steps, yet some names tell their own phase
         kernels, steps, step = forget_phases(kernels, steps)
     span = window_span(trace, columns, in_window)
     table = graph_table(trace, columns, replays, steps)
@@ -71,7 +71,7 @@ def run_stages(trace: Trace, name_facts: pl.DataFrame, texts: pl.DataFrame, wind
         "gpu_time_by_evidence": time_by_evidence(kernels),
         "kernels_per_step": kernels_per_step,
         "layers": layers,
-        **link_counts(kernel_link),
+        **link_counts(trace, kernel_link),
         "contradictions": find_contradictions(trace, columns, step, steps, decided) if autoregressive else [],
         "node_tracing_inflates_decode": bool((kernel_link.replay >= 0).any()),
         "steps_excluded": int(steps["excluded"].sum()),

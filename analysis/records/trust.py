@@ -87,3 +87,8 @@ class Trust(PhaseTrust, frozen=True, kw_only=True):
     verdict: str  #: `good`, `read with care` or `unreliable` ([findings.md](findings.md))
     verdict_reasons: tuple[str, ...]  #: why it is not good
     engine: str | UnsetType = UNSET  #: engine recognised by markers and kernels
+
+    @property
+    def contradictions_in_words(self) -> tuple[str, ...]:
+        """What disagrees, a sentence each."""
+        return tuple(each if isinstance(each, str) else each.what for each in self.contradictions)

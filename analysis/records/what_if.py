@@ -95,6 +95,6 @@ class WhatIf(Record, frozen=True, kw_only=True):
     schedule: str | UnsetType = UNSET  #: `mixed` (prompts run in mixed steps) or `separate`
     prompt_tokens: float | UnsetType = UNSET  #: typical prompt
     chunks: tuple[ChunkPrediction, ...]  #: other chunk sizes
-    itl_target: ItlTarget | None  #: with `--itl-target`: the largest chunk under it
     batches: tuple[BatchPrediction, ...]  #: larger decode batches
+    itl_target: ItlTarget | None  #: with `--itl-target`: the largest chunk under it
     verify: tuple[VerifyPrediction, ...] | UnsetType = UNSET  #: speculative verification

@@ -10,7 +10,7 @@ from ..numeric.number_text import plural, short_duration, short_percent
 from ..records.summary import Summary
 from .summary_input import SummaryInput
 
-MEMORY_BOUND_PCT = 50  # above half of the bandwidth, bandwidth is what decode waits for
+MIN_MEMORY_BOUND_PCT = 50  # above half of the bandwidth, bandwidth is what decode waits for
 SHORT_NAMES = (("NVIDIA ", ""), ("Tesla ", ""), ("GeForce ", ""))
 
 
@@ -25,12 +25,12 @@ def headline_of(found: SummaryInput, summary: Summary, status: str, reasons: Seq
     if not found.autoregressive:
         busy = summary.nvml_utilization_pct
         share = (
-            f"{gpu} ran kernels for {short_percent(busy)} of {short_duration(summary.window_ms)}"
+            f"{gpu} ran kernels for {short_percent(busy)} of {short_duration(found.time.window_ns / 1e6)}"
             if busy is not None
             else gpu
         )
         return f"No autoregressive phases found; {share}."
-    parts = [_rate(summary, gpu)]
+    parts = [_rate(found, summary, gpu)]
     if summary.decode_step_ms.n or summary.mixed_step_ms.n:
         parts.append(_waiting(found, summary))
     lever = next((f.lever for f in found.findings if f.lever and f.kind == "serving"), None)
@@ -51,21 +51,21 @@ def _gpu(found: SummaryInput) -> str:
     return str(name)
 
 
-def _rate(summary: Summary, gpu: str) -> str:
+def _rate(found: SummaryInput, summary: Summary, gpu: str) -> str:
     decode, prefill = summary.decode_step_ms, summary.prefill_step_ms
     mbu, mfu = summary.decode_mbu_kernel_pct, summary.prefill_mfu_kernel_pct
     if decode.n and mbu is not None:
-        how = "is memory-bound" if mbu >= MEMORY_BOUND_PCT else "runs"
+        how = "is memory-bound" if mbu >= MIN_MEMORY_BOUND_PCT else "runs"
         if summary.decode_mbu_is_lower_bound:
             return f"Decode {how} at {short_percent(mbu)} MBU or more of {gpu} (KV reads not known)"
         return f"Decode {how} at {short_percent(mbu)} MBU of {gpu}"
-    if decode.n:
+    if decode.p50 is not None:
         batch = summary.decode_batch_p50
         at = f" for {plural(batch, 'request')}" if batch else ""
         return f"A decode step takes {short_duration(decode.p50)}{at} on {gpu} (median of {decode.n})"
     steps, kind = (prefill, "prefill") if prefill.n else (summary.mixed_step_ms, "mixed")
-    if not steps.n:
-        return f"No complete step in {short_duration(summary.window_ms)} on {gpu}"
+    if steps.p50 is None:
+        return f"No complete step in {short_duration(found.time.window_ns / 1e6)} on {gpu}"
     ratio = f"at {short_percent(mfu)} MFU of {gpu}" if mfu is not None and kind == "prefill" else f"on {gpu}"
     return f"A {kind} step takes {short_duration(steps.p50)} {ratio} (median of {steps.n})"
 
@@ -86,7 +86,7 @@ def _waiting(found: SummaryInput, summary: Summary) -> str:
         return f"{plural(steps, name)} held {who} (for how long is not known: no baseline)"
     share = summary.stall_pct_of_window
     text = f"{plural(steps, name)} held {who} for {short_duration(summary.stall_ms)}"
-    episodes = summary.stall_episode_count
+    episodes = stalls["episode"].n_unique()
     if episodes != stalls.height:
         text += f" in {plural(episodes, 'episode')}"
     groups = found.groups.height

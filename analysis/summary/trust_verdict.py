@@ -12,13 +12,13 @@ from ..time.time_accounting import LOST, NO_TIMES, TimeResult
 from .summary_input import SummaryInput
 
 # Shares of GPU time or counts beyond which a capture is read with care, or not at all.
-NO_EVIDENCE_CARE, NO_EVIDENCE_UNRELIABLE = 0.02, 0.20
-CONTRADICTION_UNRELIABLE = 0.10
-LOST_LAUNCHES_CARE = 0.03
-REJECTED_CARE = 0.001
-EMPTY_STEPS_UNRELIABLE = 0.5
-ONE_KERNEL_UNRELIABLE = 0.9
-FEW_STEPS = 10
+MAX_GOOD_NO_EVIDENCE, MAX_NO_EVIDENCE = 0.02, 0.20
+MAX_CONTRADICTED = 0.10
+MAX_GOOD_LOST_LAUNCHES = 0.03
+MAX_GOOD_REJECTED = 0.001
+MAX_EMPTY_STEPS = 0.5
+MAX_ONE_KERNEL = 0.9
+MIN_KERNELS_PER_STEP = 10
 #: The numbers the tool exists for, as a reason names them.
 IN_WORDS = {"decode_mbu_kernel_pct": "decode MBU", "prefill_mfu_kernel_pct": "prefill MFU", "stall_ms": "stall time"}
 
@@ -95,17 +95,17 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     care: list[str] = []
     none = trust.gpu_time_by_evidence.get("none", 0.0)
     # Without any phase there is nothing to have evidence for; the status says so.
-    if NO_EVIDENCE_CARE < none < 1.0:
+    if MAX_GOOD_NO_EVIDENCE < none < 1.0 and not trace.holds_sums:
         text = f"{100 * none:.0f}% of GPU time has no evidence of its phase"
-        (bad if none > NO_EVIDENCE_UNRELIABLE else care).append(text)
+        (bad if none > MAX_NO_EVIDENCE else care).append(text)
     _judge_contradictions(kernels, trust, bad, care)
-    if (trust.empty_step_share or 0) > EMPTY_STEPS_UNRELIABLE:
-        bad.append(
-            f"{100 * trust.empty_step_share:.0f}% of the steps hold no kernel: launches and kernels do not match"
-        )
+    empty = trust.empty_step_share or 0
+    if empty > MAX_EMPTY_STEPS:
+        bad.append(f"{100 * empty:.0f}% of the steps hold no kernel: launches and kernels do not match")
     # the only kernel of a capture covers its window by definition
-    if kernels.height > 1 and (trust.largest_kernel_share or 0) > ONE_KERNEL_UNRELIABLE:
-        bad.append(f"one kernel covers {100 * trust.largest_kernel_share:.0f}% of the window")
+    largest = trust.largest_kernel_share or 0
+    if kernels.height > 1 and largest > MAX_ONE_KERNEL:
+        bad.append(f"one kernel covers {100 * largest:.0f}% of the window")
     if trust.lost_graphs:
         bad.append("graph replays left no kernel records: most of decode is missing")
     elif trust.opaque_graphs:
@@ -122,10 +122,10 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
         care.append(f"the profiler reports {warnings} warning{'s' if warnings > 1 else ''} about lost or late events")
     launches = trace.launches.height
     lost = trust.launches_without_kernel or 0
-    if launches and lost > LOST_LAUNCHES_CARE * launches:
+    if launches and lost > MAX_GOOD_LOST_LAUNCHES * launches:
         care.append(f"{lost} of {launches} launches have no kernel record")
     rejected = sum(trust.rejected_rows.values())
-    if rejected > REJECTED_CARE * max(trace.kernels.height, 1):
+    if rejected > MAX_GOOD_REJECTED * max(trace.kernel_count, 1):
         care.append(f"{rejected} rows of the capture were rejected")
     return bad, care
 
@@ -137,7 +137,7 @@ def _judge_contradictions(kernels: pl.DataFrame, trust: Trust, bad: list[str], c
     total_ms = kernels.filter("in_window").select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() / 1e6
     weight = sum(c.gpu_ms for c in found if isinstance(c, Contradiction))
     text = f"{len(found)} contradiction{'s' if len(found) > 1 else ''} in the evidence"
-    (bad if total_ms and weight > CONTRADICTION_UNRELIABLE * total_ms else care).append(text)
+    (bad if total_ms and weight > MAX_CONTRADICTED * total_ms else care).append(text)
 
 
 def judge_status(found: SummaryInput, summary: Summary, trust: Trust) -> tuple[str, tuple[str, ...]]:
@@ -158,7 +158,7 @@ def judge_status(found: SummaryInput, summary: Summary, trust: Trust) -> tuple[s
         inner = trust.kernels_per_step or 0
         few = inner < (trust.layers or 1) or not found.autoregressive
         if trust.layers is None:
-            few = few or inner < FEW_STEPS
+            few = few or inner < MIN_KERNELS_PER_STEP
         if few and not seen & {"prefill", "mixed"}:
             return "could_not_look", tuple(dict.fromkeys(reasons))
     if not found.autoregressive and not any("autoregressive" in r for r in reasons):

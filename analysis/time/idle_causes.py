@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,10 +26,8 @@ from ..numeric.intervals import Intervals, Times, merge
 from ..numeric.row_chunks import stretches
 from ..records.tables import IDLE_CAUSES
 from ..records.trace import Trace
+from .device_kernels import DeviceKernels
 from .group_steps import GroupSteps, chain_decode_steps
-
-if TYPE_CHECKING:
-    from .time_accounting import KernelColumns
 
 DISPATCH_NS = 10_000  # between kernels that are already queued; graph nodes show 1 to 2 us, eager kernels a few
 BETWEEN_REQUESTS_NS = 1_000_000  # a shorter pause before a prefill is the host's work, not a lack of requests
@@ -154,7 +152,7 @@ class IdleContext:
 
 def find_idle(
     context: IdleContext,
-    kernels: KernelColumns | None,
+    kernels: DeviceKernels | None,
     device_index: int,
     free: Intervals,
     busy: Mapping[int, Intervals],
@@ -216,7 +214,7 @@ class _Operations:
     call_thread: Times
 
 
-def _operations(context: IdleContext, kernels: KernelColumns | None, device_index: int) -> list[_Operations]:
+def _operations(context: IdleContext, kernels: DeviceKernels | None, device_index: int) -> list[_Operations]:
     """Kernels, then whole graphs, then copies: what an interval may end with, in this order."""
     found = []
     if kernels is not None and len(kernels.start_ns) and len(context.launch_start_ns):

@@ -19,6 +19,7 @@ from ..numeric.intervals import Intervals, merge, union, union_length_by_key
 from ..numeric.row_chunks import stretches
 from ..records.tables import IDLE, IDLE_CAUSES, PHASES
 from ..records.trace import Trace
+from .device_kernels import DeviceKernels, kernels_by_device
 from .group_steps import split_groups
 from .idle_causes import IdleContext, IdleIntervals, find_idle
 
@@ -151,7 +152,7 @@ def account_time(
     opaque_reason = LOST if _lost_replays(trace, kernels) else OPAQUE if opaque_graphs else None
     no_idle = opaque_reason if trace.capture.has_timeline else NO_TIMES
     context = IdleContext.build(trace, list(split_groups(steps, groups)), steps, groups)
-    columns = _kernels_by_device(kernels)
+    columns = kernels_by_device(kernels)
     graphs = _graph_rows(trace, steps)
     present = sorted(set(columns) | set(graphs))
 
@@ -193,58 +194,6 @@ def _lost_replays(trace: Trace, kernels: pl.DataFrame) -> bool:
     return int((is_graph & ~used[:-1]).sum()) - recorded > LOST_SHARE * int(is_graph.sum())
 
 
-@dataclass(frozen=True)
-class KernelColumns:
-    """One device's kernels as numpy columns, sorted by start."""
-
-    start_ns: npt.NDArray[np.int64]
-    end_ns: npt.NDArray[np.int64]
-    phase: npt.NDArray[np.uint8]  # physical code of PHASES, of the step
-    launch: npt.NDArray[np.int32]
-    context: npt.NDArray[np.int32]
-    stream: npt.NDArray[np.int32]
-
-    def clipped(self, window: tuple[int, int]) -> KernelColumns:
-        """The parts inside the window; itself where all of it is, as the usual window is made of the kernels."""
-        low, high = window
-        outside = (self.start_ns < low) | (self.end_ns > high) | (self.end_ns <= self.start_ns)
-        if not outside.any():
-            return self
-        start_ns, end_ns = np.maximum(self.start_ns, low), np.minimum(self.end_ns, high)
-        rows = np.flatnonzero(start_ns < end_ns)
-        context, stream = self.context[rows], self.stream[rows]
-        return KernelColumns(start_ns[rows], end_ns[rows], self.phase[rows], self.launch[rows], context, stream)
-
-    def stream_key(self) -> npt.NDArray[np.int64]:
-        """One number per (context, stream)."""
-        if len(self.stream) and self.stream.min() == self.stream.max() and self.context.min() == self.context.max():
-            return np.broadcast_to(np.int64(0), len(self.stream))
-        key = self.context.astype(np.int64)
-        key <<= 32
-        key += self.stream
-        return key
-
-
-def _kernels_by_device(kernels: pl.DataFrame) -> dict[int, KernelColumns]:
-    of_device = split_by(
-        kernels.select("start_ns", "end_ns", "device_index", "in_window", "step_phase", "launch", "context", "stream"),
-        "device_index",
-    )
-    return {d: _kernel_columns(of_device(d)) for d in kernels["device_index"].unique().to_list()}
-
-
-def _kernel_columns(mine: pl.DataFrame) -> KernelColumns:
-    other = np.uint8(PHASES.categories.to_list().index("other"))
-    return KernelColumns(
-        start_ns=mine["start_ns"].to_numpy(),
-        end_ns=mine["end_ns"].to_numpy(),
-        phase=np.where(mine["in_window"].to_numpy(), mine["step_phase"].to_physical().to_numpy(), other),
-        launch=mine["launch"].to_numpy(),
-        context=mine["context"].to_numpy(),
-        stream=mine["stream"].to_numpy(),
-    )
-
-
 GraphRows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
@@ -274,7 +223,7 @@ def _phased_graphs(rows: pl.DataFrame, mine: pl.DataFrame) -> GraphRows:
 
 
 def _phase_sets(
-    kernels: KernelColumns | None,
+    kernels: DeviceKernels | None,
     graphs: GraphRows | None,
     window: tuple[int, int],
 ) -> dict[str, Intervals]:
@@ -303,7 +252,7 @@ def _phase_sets(
 
 
 def _busy(
-    kernels: KernelColumns | None,
+    kernels: DeviceKernels | None,
     graphs: GraphRows | None,
     window: tuple[int, int],
 ) -> Intervals:
@@ -317,7 +266,7 @@ def _busy(
 def _device_time(
     trace: Trace,
     device_index: int,
-    kernels: KernelColumns | None,
+    kernels: DeviceKernels | None,
     line: DeviceTimeline,
     window: tuple[int, int],
     opaque_reason: str | None,
@@ -325,7 +274,8 @@ def _device_time(
     count = kernel_sum = overlap = 0
     if kernels is not None:
         own = kernels.clipped(window)
-        count, kernel_sum = len(own.start_ns), int((own.end_ns - own.start_ns).sum())
+        count = _launches_of_sums(trace, device_index, window) if trace.holds_sums else len(own.start_ns)
+        kernel_sum = int((own.end_ns - own.start_ns).sum())
         overlap = kernel_sum - union_length_by_key(own.stream_key(), own.start_ns, own.end_ns)
     phase_ns = {name: part.total_ns for name, part in line.phases.items()}
     busy_ns, copy_ns, window_ns = line.busy.total_ns, line.copy_only.total_ns, window[1] - window[0]
@@ -353,6 +303,12 @@ def _device_time(
         same_stream_overlap_ns=overlap,
         reason=opaque_reason,
     )
+
+
+def _launches_of_sums(trace: Trace, device_index: int, window: tuple[int, int]) -> int:
+    """How many launches the kernel rows of a device in the window stand for."""
+    mine = (pl.col("device_index") == device_index) & (pl.col("end_ns") > window[0]) & (pl.col("start_ns") < window[1])
+    return trace.count_launches(trace.kernels.select(mine).to_series())
 
 
 def _ordinal(trace: Trace, device_index: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -46,26 +46,29 @@ def assign_work(
     Unknown work is null with a reason in the tables. Raises UsageError for an unknown ``--model`` and
     NotACaptureError for an ``--ncu`` file that is none.
     """
-    from . import work_pipeline as stages
-    from .aggregate import step_ratios as step_rows
+    from . import work_pipeline
+    from .aggregate.ideal_times import ideal_times
+    from .aggregate.step_ratios import mfu_at_most
+    from .kv_lengths.step_kv_lengths import kv_lengths
+    from .step_costs.decode_traffic import decode_traffic
 
-    choice = stages.choose(trace, phases, name_facts, options)
-    lengths = stages.lengths(phases, choice)
-    work = stages.assign(trace, phases, name_facts, choice, lengths)
-    measured = stages.join_measured(trace, phases, name_facts, work, ceilings, options)
-    stages.price(work, ceilings)
-    tables = stages.tables(trace, phases, name_facts, work, ceilings, choice, measured)
-    steps, kernels = stages.fill(phases, work, choice, lengths, ceilings)
-    traffic = stages.decode_traffic(steps, work, choice, ceilings)
+    choice = work_pipeline.choose(trace, phases, name_facts, options)
+    lengths = kv_lengths(phases.steps, choice.shape.sliding_window if choice.shape is not None else None)
+    work = work_pipeline.assign(trace, phases, name_facts, choice, lengths)
+    work, measured = work_pipeline.join_measured(trace, phases, work, ceilings, options)
+    work = replace(work, ideal=ideal_times(work, ceilings))
+    tables = work_pipeline.tables(trace, phases, name_facts, work, ceilings, choice, measured)
+    filled = work_pipeline.fill(phases, work, choice, lengths, ceilings)
+    traffic = decode_traffic(filled.steps, work, choice, ceilings)
     return WorkResult(
-        kernels=kernels,
-        steps=steps,
-        model=stages.describe(choice, work, steps, traffic, lengths),
+        kernels=filled.kernels,
+        steps=filled.steps,
+        model=work_pipeline.describe(choice, work, filled, traffic, lengths),
         kernel_table=tables.kernels,
         op_classes=tables.op_classes,
         roofline=tables.roofline,
         traffic=traffic,
         measured=measured,
-        trust=stages.trust(phases, work, choice, measured, steps),
-        mfu_at_most=step_rows.mfu_at_most(steps, work),
+        trust=work_pipeline.trust(phases, work, choice, measured, filled),
+        mfu_at_most=mfu_at_most(filled.steps, work),
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from ..gpus.device_ceilings import DeviceCeilings
 from ..models.find_model import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
 from ..phases import PhaseResult
 from ..records.options import Options
@@ -17,7 +18,7 @@ from ..records.trace import Trace
 from .aggregate import kernel_tables as work_tables
 from .aggregate import step_ratios as step_rows
 from .aggregate.kernel_sums import group_sums
-from .kernel_work import KernelWork, assign_kernels, countable, ideal_times
+from .kernel_work import KernelWork, countable_steps, merge_layers, nothing_known
 from .kv_lengths.step_kv_lengths import KvLengths, fill_steps, kv_lengths, padded_prefill
 from .measured import logged_counters as counters
 from .measured import ncu_join
@@ -25,7 +26,9 @@ from .measured import sampled_metrics as sampled
 from .model_choice import launch_grids as geometry
 from .model_choice.choose_model import ModelChoice, choose_model
 from .operators.gemm_orders import PLACES
-from .step_costs import decode_traffic as traffic
+from .placement import place_kernels
+from .sources.modelled_work import modelled_layers
+from .sources.shape_work import named_layers, recorded_layers
 from .step_costs.place_costs import step_sums
 from .step_costs.whole_step_costs import whole_steps
 from .unknown_model import tile_bounds
@@ -38,38 +41,36 @@ def choose(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, options: Opti
 
     def recognise(candidates: tuple[ModelShape, ...], tensor_parallel: int) -> geometry.Fitting:
         nobody = ModelChoice(None, None, tensor_parallel, None)
-        work = assign_kernels(trace, phases, facts, nobody, kv_lengths(phases.steps))
-        return geometry.keep_fitting(candidates, tensor_parallel, phases, facts, work)
+        kernels = place_kernels(trace, phases, facts, nobody, kv_lengths(phases.steps))
+        return geometry.keep_fitting(candidates, tensor_parallel, phases, facts, kernels)
 
     return choose_model(trace, phases, facts, options, recognise)
 
 
-def lengths(phases: PhaseResult, choice: ModelChoice) -> KvLengths:
-    """KV lengths of every step."""
-    return kv_lengths(phases.steps, choice.shape.sliding_window if choice.shape is not None else None)
-
-
 def assign(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, choice: ModelChoice, kv: KvLengths) -> KernelWork:
-    """Work of every kernel from model, recorded shapes and names; without a model from tiles and grids."""
-    work = assign_kernels(trace, phases, facts, choice, kv)
-    if choice.shape is None:
-        is_countable = countable(phases.steps)
-        work.bounds = tile_bounds.bound_by_tiles(trace, phases, facts, work, is_countable)
-        if work.bounds is not None:
-            tile_bounds.put_bounded(work, work.bounds, choice, is_countable)
-    return work
+    """Work of every kernel by precedence: recorded shapes over the model; names, then tiles, where neither speaks."""
+    kernels = place_kernels(trace, phases, facts, choice, kv)
+    work = nothing_known(kernels)
+    if choice.rank is not None:
+        work = merge_layers(work, modelled_layers(kernels, choice.rank))
+    work = merge_layers(work, recorded_layers(work, choice))
+    work = merge_layers(work, named_layers(work, choice))
+    if choice.shape is not None:
+        return work
+    bounds = tile_bounds.bound_by_tiles(trace, phases, facts, kernels)
+    if bounds is None:
+        return work
+    return replace(merge_layers(work, tile_bounds.bounded_layers(work, bounds, choice)), bounds=bounds)
 
 
 def join_measured(
     trace: Trace,
     phases: PhaseResult,
-    facts: pl.DataFrame,
     work: KernelWork,
-    ceilings: Sequence[Any],
+    ceilings: Sequence[DeviceCeilings],
     options: Options,
-) -> dict[str, Any]:
-    """JSON ``measured``: Nsight Compute results and GPU-metrics samples, both put to use in ``work``."""
-    del facts
+) -> tuple[KernelWork, dict[str, Any]]:
+    """The work with what was measured laid over it, and JSON ``measured``: Nsight Compute, GPU metrics, counters."""
     measured: dict[str, Any] = {}
     warnings: list[str] = []
     results = ncu_join.read_results(options.ncu)
@@ -77,7 +78,8 @@ def join_measured(
         report = None
         if trace.capture.profiled_one_by_one:
             report = ncu_join.join_own_launches(results, phases.kernels, work)
-        report = report or ncu_join.join_results(results, phases.kernels, trace.names, work)
+        report = report or ncu_join.join_results(results, phases.kernels, trace, work)
+        work = merge_layers(work, report.layers)
         measured["ncu"] = {
             "launches": report.launches,
             "joined_launches": report.joined_launches,
@@ -88,7 +90,9 @@ def join_measured(
         warnings += report.warnings
     if trace.gpu_metrics.height:
         integrals = sampled.integrals(trace)
-        warnings += sampled.use_for_long_kernels(work, phases.kernels, integrals, ceilings)
+        layers, disagreements = sampled.layers_of_long_kernels(work, phases.kernels, integrals, ceilings)
+        work = merge_layers(work, layers)
+        warnings += disagreements
         periods = [each.period for metrics in integrals.values() for each in metrics.values()]
         measured["gpu_metrics"] = {
             "samples": trace.gpu_metrics.height,
@@ -102,29 +106,35 @@ def join_measured(
         warnings += counters.disagreements(means)
     if warnings:
         measured["warnings"] = warnings
-    return measured
+    return work, measured
 
 
-def price(work: KernelWork, ceilings: Sequence[Any]) -> None:
-    """Ideal times of all work at its device's ceilings."""
-    ideal_times(work, ceilings)
+@dataclass(frozen=True)
+class FilledFrames:
+    """Steps and kernels with their work columns, and what filling them met."""
+
+    steps: pl.DataFrame
+    kernels: pl.DataFrame
+    modelled_steps: int  # steps in opaque graph replays, whose work is the whole model's
+    contradictions: tuple[str, ...]
 
 
 def fill(
-    phases: PhaseResult, work: KernelWork, choice: ModelChoice, kv: KvLengths, ceilings: Sequence[Any]
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, kv: KvLengths, ceilings: Sequence[DeviceCeilings]
+) -> FilledFrames:
     """Steps and kernels with their work columns."""
+    modelled_steps, contradictions = 0, work.contradictions
     steps, incomplete = fill_steps(phases.steps, kv), step_rows.opaque_steps(phases)
     whole = None
     if incomplete is not None and choice.rank is not None:
         whole = whole_steps(choice.rank, work.sums, steps["device_index"].to_numpy(), ceilings)
-        whole = whole.only(countable(steps))
+        whole = whole.only(countable_steps(steps))
     steps, refused = step_rows.fill_step_work(steps, work, ceilings, incomplete=incomplete, whole=whole)
     if incomplete is not None:
-        work.modelled_steps = int((incomplete & steps["bytes"].is_not_null().to_numpy()).sum())
+        modelled_steps = int((incomplete & steps["bytes"].is_not_null().to_numpy()).sum())
     if refused:
-        work.contradictions.append(
-            f"{refused} step ratios above 100% refused: check model, tensor-parallel size, data types and GPU"
+        contradictions += (
+            f"{refused} step ratios above 100% refused: check model, tensor-parallel size, data types and GPU",
         )
     values = {
         **{name: getattr(work, name) for name in ("flop", "flop_executed", "bytes")},
@@ -137,7 +147,7 @@ def fill(
     columns["layer"] = pl.Series("layer", work.layer)
     columns["work_source"] = _source_column(work)
     added = [columns[name].cast(dtype).alias(name) for name, dtype in KERNEL_WORK.items()]
-    return steps, phases.kernels.with_columns(added)
+    return FilledFrames(steps, phases.kernels.with_columns(added), modelled_steps, contradictions)
 
 
 def _source_column(work: KernelWork) -> pl.Series:
@@ -158,13 +168,14 @@ def tables(
     phases: PhaseResult,
     facts: pl.DataFrame,
     work: KernelWork,
-    ceilings: Sequence[Any],
+    ceilings: Sequence[DeviceCeilings],
     choice: ModelChoice,
     measured: Mapping[str, Any],
 ) -> Tables:
     """Kernel table, op-class table and roofline."""
     why = work_tables.Why(work_tables.common_ceiling(ceilings), choice)
-    sums = group_sums(phases, work)
+    launches = trace.launch_counts["launch_count"].to_numpy() if trace.holds_sums else None
+    sums = group_sums(phases, work, launches)
     op_classes = work_tables.op_class_table(sums, why)
     clock = _clocks(measured)["sm_clock_mhz"]
     return Tables(
@@ -174,17 +185,11 @@ def tables(
     )
 
 
-def decode_traffic(
-    steps: pl.DataFrame, work: KernelWork, choice: ModelChoice, ceilings: Sequence[Any]
-) -> dict[str, Any]:
-    """JSON ``traffic``."""
-    return traffic.decode_traffic(steps, work, choice, ceilings)
-
-
 def describe(
-    choice: ModelChoice, work: KernelWork, steps: pl.DataFrame, decode: Mapping[str, Any], kv: KvLengths
+    choice: ModelChoice, work: KernelWork, filled: FilledFrames, decode: Mapping[str, Any], kv: KvLengths
 ) -> dict[str, Any]:
     """JSON ``model``: which model, how known, its sizes, and what the figures rest on."""
+    steps = filled.steps
     described: dict[str, Any] = {
         "name": None,
         "source": choice.source,
@@ -220,9 +225,9 @@ def describe(
             f"prompt tokens of {padded} steps are not known: their graphs show the size they were padded to, and no "
             "copies of their inputs tell the rest; their useful FLOPs are unknown, flop_executed counts the padded size"
         )
-    if work.modelled_steps:
+    if filled.modelled_steps:
         described["notes"].append(
-            f"{work.modelled_steps} steps ran in graph replays recorded as one row each: their work is that of the whole "
+            f"{filled.modelled_steps} steps ran in graph replays recorded as one row each: their work is that of the whole "
             "model, not summed over kernels"
         )
     described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
@@ -258,7 +263,7 @@ def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float
 
 
 def trust(
-    phases: PhaseResult, work: KernelWork, choice: ModelChoice, measured: Mapping[str, Any], steps: pl.DataFrame
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, measured: Mapping[str, Any], filled: FilledFrames
 ) -> dict[str, Any]:
     """The work stage's part of JSON ``trust``."""
     counted = phases.kernels["in_window"].fill_null(False).to_numpy()
@@ -277,7 +282,7 @@ def trust(
     return {
         "gpu_time_by_work_source": shares,
         "clocks": _clocks(measured),
-        "contradictions": [*choice.contradictions, *work.contradictions, *_compare(measured, steps)],
+        "contradictions": [*choice.contradictions, *filled.contradictions, *_compare(measured, filled.steps)],
     }
 
 

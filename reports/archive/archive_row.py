@@ -72,7 +72,7 @@ COLUMNS: Mapping[str, type[pl.DataType]] = {
 _FROM_SUMMARY = (
     "headline", "capture_ms", "window_ms", "gpu_busy_ms", "gpu_idle_ms", "kernel_count", "step_count",
     "decode_mbu_kernel_pct", "decode_mbu_wall_pct", "decode_mbu_is_lower_bound", "prefill_mfu_kernel_pct",
-    "prefill_mfu_wall_pct", "decode_tokens_per_s", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window",
+    "prefill_mfu_wall_pct", "stall_count", "stall_ms", "stall_max_ms", "stall_pct_of_window",
     "stall_episode_count",
 )  # fmt: skip
 
@@ -99,15 +99,17 @@ def analysed_row(
     file: str, fingerprint: str, analysis: Analysis, report: str, gates: list[GateResult], profile: str | None
 ) -> dict[str, Any]:
     """The row of an analysed capture."""
-    summary = clean(analysis.summary)
+    summary = analysis.summary
     facts = analysis.trace.capture
     row = blank_row(file, fingerprint)
-    row |= {key: summary.get(key) for key in _FROM_SUMMARY}
-    row |= {f"{phase}_ms": (summary.get("phase_ms") or {}).get(phase) for phase in _PHASES}
-    step, gap = summary.get("decode_step_ms") or {}, summary.get("inter_token_gap_ms") or {}
-    row |= {f"decode_step_{q}_ms": step.get(q) for q in ("p50", "p95", "p99")}
-    row |= {f"inter_token_gap_{q}_ms": gap.get(q) for q in ("p50", "p99", "max")}
-    names = sorted({str(d["gpu_name"]) for d in analysis.devices if d.get("gpu_name")})
+    row |= {key: clean(getattr(summary, key)) for key in _FROM_SUMMARY}
+    row |= {f"{phase}_ms": getattr(summary.phase_ms, phase) for phase in _PHASES}
+    step, gap = summary.decode_step_ms, summary.inter_token_gap_ms
+    row |= {"decode_step_p50_ms": step.p50, "decode_step_p95_ms": step.p95, "decode_step_p99_ms": step.p99}
+    row |= {"inter_token_gap_p50_ms": gap.p50, "inter_token_gap_p99_ms": gap.p99, "inter_token_gap_max_ms": gap.max}
+    if summary.decode_tokens is not None and summary.window_ms:
+        row["decode_tokens_per_s"] = summary.decode_tokens / summary.window_ms * 1e3
+    names = sorted({str(d.gpu_name) for d in analysis.devices if d.gpu_name})
     row |= {
         "state": STATES[analysis.status],
         "reason": "; ".join(analysis.reasons) or None,
@@ -118,10 +120,10 @@ def analysed_row(
         "gpu_name": ", ".join(names) or None,
         "devices": len(analysis.devices),
         "model": analysis.model.get("name"),
-        "engine": analysis.trust.get("engine") or facts.serving.engine,
+        "engine": analysis.trust.engine or facts.serving.engine,
         "tensor_parallel": analysis.model.get("tensor_parallel"),
-        "verdict": analysis.trust.get("verdict"),
-        "decode_steps": step.get("n"),
+        "verdict": analysis.trust.verdict,
+        "decode_steps": step.n,
         "profile": profile,
     }
     if gates:

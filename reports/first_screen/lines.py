@@ -10,8 +10,7 @@ from ...analysis.numeric.number_text import is_known, milliseconds, number, perc
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.devices import Device
 from ...analysis.records.summary import Spread, Summary
-from ...analysis.records.trust import Contradiction, Trust
-from ..key_text import reason_for
+from ...analysis.records.trust import Trust
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,10 @@ class Line:
 def not_known(why: str) -> str:
     """``not known``, with its reason where there is one."""
     return f"not known: {why}" if why else "not known"
+
+
+def _why(summary: Summary, key: str) -> str:
+    return summary.reasons.get(key, "")
 
 
 def model_line(analysis: Analysis) -> str:
@@ -106,13 +109,6 @@ def trust_line(trust: Trust, reasons: int | None = None) -> str:
     return f"{trust.verdict}: {said}" if said else trust.verdict
 
 
-def contradiction_told(found: Contradiction | str) -> str:
-    """Two kinds of evidence that disagree, and how much of the run that concerns."""
-    if isinstance(found, str):
-        return found
-    return f"{found.what}: {plural(found.steps, 'step')}, {milliseconds(found.gpu_ms)}"
-
-
 @dataclass(frozen=True)
 class PhaseShare:
     """One phase of the GPU time, in words."""
@@ -146,7 +142,7 @@ def idle_line(summary: Summary) -> Line:
     """Idle time with its share and what nvidia-smi would have shown."""
     idle, window = summary.gpu_idle_ms, summary.window_ms
     if idle is None or not window:
-        return Line("Idle", "", reason_for(summary, "gpu_idle_ms"))
+        return Line("Idle", "", _why(summary, "gpu_idle_ms"))
     busy = percent(summary.nvml_utilization_pct)
     share = percent(100 * idle / window)
     return Line("Idle", f"{milliseconds(idle)} ({share} of the window); nvidia-smi would say {busy} busy", "")
@@ -168,7 +164,7 @@ def ratio_lines(summary: Summary) -> tuple[Line, Line]:
 def _ratio(summary: Summary, name: str, label: str, *, bound: bool) -> Line:
     kernel, wall = summary[f"{name}_kernel_pct"], summary[f"{name}_wall_pct"]
     if not is_known(kernel):
-        return Line(label, "", reason_for(summary, f"{name}_kernel_pct"))
+        return Line(label, "", _why(summary, f"{name}_kernel_pct"))
     text = f"{percent(kernel, at_least=bound)} of peak (kernel time)"
     if is_known(wall):
         text += f", {percent(wall, at_least=bound)} (wall)"
@@ -179,18 +175,17 @@ def stall_line(summary: Summary) -> Line:
     """The stalls. People read episodes."""
     count, ms = summary.stall_count, summary.stall_ms
     if count is None:
-        return Line("Stalls", "", reason_for(summary, "stall_count"))
+        return Line("Stalls", "", _why(summary, "stall_count"))
     if not count:
         return Line("Stalls", "none: no decoding request waited for a prefill", "")
     stalls = plural(count, "stall")
     if ms is None:
-        return Line("Stalls", f"{stalls}; their length is not known: {reason_for(summary, 'stall_ms')}", "")
+        return Line("Stalls", f"{stalls}; their length is not known: {_why(summary, 'stall_ms')}", "")
     bound = summary.stall_ms_is_lower_bound is True
-    longest = summary.stall_episode_max_ms
+    share = percent(summary.stall_pct_of_window, at_least=bound)
+    episodes = plural(summary.stall_episode_count or 0, "episode")
+    longest = milliseconds(summary.stall_episode_max_ms)
     text = (
-        f"{milliseconds(ms, at_least=bound)} ({percent(summary.stall_pct_of_window, at_least=bound)} of window) in "
-        f"{plural(summary.stall_episode_count or 0, 'episode')} of {stalls}"
+        f"{milliseconds(ms, at_least=bound)} ({share} of window) in {episodes} of {stalls}, longest episode {longest}"
     )
-    if longest is not None:
-        return Line("Stalls", text + f", longest episode {milliseconds(longest)}", "")
-    return Line("Stalls", text + f", longest stall {milliseconds(summary.stall_max_ms)}", "")
+    return Line("Stalls", text, "")

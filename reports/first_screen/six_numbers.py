@@ -12,7 +12,6 @@ from ...analysis.records.analysis import Analysis
 from ...analysis.records.devices import Device
 from ...analysis.records.summary import Spread
 from ...analysis.summary.ratio_operands import ratio_operands
-from ..key_text import reason_for
 from .lines import batch_told, percentiles, phase_shares, prompts_only_in_mixed_steps
 
 FEW = 5  # of fewer values only the largest is told, no percentiles
@@ -113,7 +112,7 @@ def _ratio(analysis: Analysis, shown: ShownRatio) -> Headline:
     if fmt.is_known(wall):
         wall_text = f"{fmt.percent(wall, at_least=lower)} over wall time"
     else:
-        wall_why = reason_for(summary, f"{key}_wall_pct")
+        wall_why = summary.reasons.get(f"{key}_wall_pct", "")
         wall_text = f"over wall time not known{': ' + wall_why if wall_why else ''}"
     return Headline(
         key.replace("_", "-"), f"{shown.label}, kernel time", fmt.percent(kernel, at_least=lower), wall_text,
@@ -194,5 +193,5 @@ def _why_no_step(analysis: Analysis) -> str:
 
 
 def _why(analysis: Analysis, key: str) -> str:
-    found = reason_for(analysis.summary, key)
+    found = analysis.summary.reasons.get(key, "")
     return found or (analysis.reasons[0] if analysis.reasons else "the analysis gives no reason")

@@ -27,10 +27,14 @@ class KernelCells:
     bound: str
 
 
-def heaviest_of(table: pl.DataFrame, phase: str, count: int) -> pl.DataFrame:
-    """The heaviest rows of a phase."""
-    own = table.filter(pl.col("phase") == phase)
-    return own.sort("total_ms", "name", descending=[True, False]).head(count)
+def heaviest(table: pl.DataFrame, count: int) -> pl.DataFrame:
+    """The heaviest rows of a kernel table."""
+    return table.sort("total_ms", "name", descending=[True, False]).head(count)
+
+
+def of_phase(table: pl.DataFrame, phase: str) -> pl.DataFrame:
+    """The rows of one phase."""
+    return table.filter(pl.col("phase") == phase)
 
 
 def kernel_cells(rows: pl.DataFrame) -> list[KernelCells]:

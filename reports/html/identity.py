@@ -12,7 +12,6 @@ from ...analysis.records.analysis import Analysis
 from ...analysis.records.devices import Device
 from ...analysis.records.trust import Clocks, Trust
 from .. import key_text
-from ..first_screen.lines import contradiction_told
 from ..first_screen.six_numbers import short_source
 
 MAX_UNTAGGED_PCT = 20  # of GPU time; more without any evidence of its phase is a reason for care
@@ -126,7 +125,7 @@ def _losses(known: Trust) -> list[Fact]:
     if known.rejected_rows:
         shown = "; ".join(f"{fmt.whole(n)} {reason}" for reason, n in known.rejected_rows.items())
         facts.append(Fact("Rows left out", shown))
-    return facts + [Fact("Contradiction", contradiction_told(found), bad=True) for found in known.contradictions]
+    return facts + [Fact("Contradiction", text, bad=True) for text in known.contradictions_in_words]
 
 
 def _evidence_fact(shares: Mapping[str, float], *, stepless: bool) -> list[Fact]:

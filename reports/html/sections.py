@@ -42,9 +42,9 @@ def sections(analysis: Analysis, *, drawn: Mapping[str, Any] | None) -> list[Sec
         collectives_section(analysis),
         _graphs(analysis),
         _findings(analysis),
-        _free("host", "Host side of decode", analysis.host, "Where the host spends the time between decode steps."),
-        _free("what-if", "What would help", analysis.what_if, "A model fitted on this capture's own steps; each figure is a prediction within its stated range, not a measurement."),
-        _free("workload", "Workload and techniques", analysis.workload, "What kind of run this is, and where each technique would move it."),
+        _free("host", "Host side of decode", dict(analysis.host), "Where the host spends the time between decode steps."),
+        _free("what-if", "What would help", dict(analysis.what_if), "A model fitted on this capture's own steps; each figure is a prediction within its stated range, not a measurement."),
+        _free("workload", "Workload and techniques", dict(analysis.workload), "What kind of run this is, and where each technique would move it."),
         _free("traffic", "Decode traffic", analysis.traffic, "The bytes a decode step moves, and the bandwidths that the steps themselves imply."),
         _free("measured", "Measured counters", analysis.measured, "Nsight Compute results, GPU metrics samples and counters from beside the profiler."),
         _model(analysis),
@@ -192,9 +192,10 @@ def _findings(analysis: Analysis) -> Section:
             "lever": f.lever[:1].upper() + f.lever[1:].rstrip(".") + "." if f.lever else "",
             "recoverable": fmt.milliseconds(f.recoverable_ms) if fmt.is_known(f.recoverable_ms) else "",
             "kind": f.kind,
-            "facts": facts_of(f.evidence),
+            "facts": facts_of(dict(f.evidence)),
             "tables": [
-                Table(t.id, t.caption, t.columns, t.total, plain=True) for t in tables_of(f.evidence, f"finding-{f.id}")
+                Table(t.id, t.caption, t.columns, t.total, plain=True)
+                for t in tables_of(dict(f.evidence), f"finding-{f.id}")
             ],
         }
         for f in analysis.findings

@@ -12,7 +12,6 @@ from ...analysis.records.analysis import Analysis
 from ...analysis.records.summary import ByCause, ByPhase, LongestRun, Spread, WorstEpisode
 from .. import key_text
 from ..first_screen.lines import percentiles
-from ..key_text import reason_for
 from ..short_names import shorten
 from .json_objects import facts_of
 from .section import Section
@@ -26,7 +25,7 @@ def stalls_section(analysis: Analysis) -> Section:
     """Every stall with what it cost, whom it held and against which baseline."""
     stalls = analysis.stalls
     if stalls.is_empty():
-        reason = reason_for(analysis.summary, "stall_count")
+        reason = analysis.summary.reasons.get("stall_count", "")
         known = analysis.summary.stall_count is not None
         said = (
             "No decoding request waited for a prefill in this window."
@@ -256,8 +255,8 @@ def _utilization(analysis: Analysis) -> dict[str, object]:
     """What other tools show, each null with its reason."""
     summary = analysis.summary
     shown: dict[str, object] = dict(summary.utilization)
-    for key in [k for k, v in shown.items() if v is None and reason_for(summary, k)]:
-        shown[f"{key}_reason"] = reason_for(summary, key)
+    for key in [k for k, v in shown.items() if v is None and summary.reasons.get(k, "")]:
+        shown[f"{key}_reason"] = summary.reasons.get(key, "")
     if summary.decode_mbu_is_lower_bound and summary.decode_mbu_kernel_pct is not None:
         shown["decode_mbu_kernel_pct"] = fmt.percent(summary.decode_mbu_kernel_pct, at_least=True)
     return shown

@@ -8,7 +8,11 @@ import pytest
 
 from ..conftest import REPOSITORY
 
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")), *sorted((REPOSITORY / ".github").glob("*.md"))]
+PAGES = [
+    REPOSITORY / "README.md",
+    *sorted((REPOSITORY / "docs").glob("*.md")),
+    *sorted((REPOSITORY / ".github").glob("*.md")),
+]
 _NAMED = re.compile(r"`((?:analysis|ingest|reports|fixtures|tests|benchmarks|docs)/[\w./-]*)`")
 
 
@@ -19,4 +23,7 @@ def test_paths_exist(page):
 
 
 def test_the_pattern_finds_paths():
-    assert _NAMED.findall("see `analysis/time/` and `docs/json.md`, not `time/x.py`") == ["analysis/time/", "docs/json.md"]
+    assert _NAMED.findall("see `analysis/time/` and `docs/json.md`, not `time/x.py`") == [
+        "analysis/time/",
+        "docs/json.md",
+    ]

@@ -29,5 +29,4 @@ def test_label_keeps_the_fields_abbreviations():
 
 def test_reason_stands_beside_the_null():
     assert key_text.reason_for({"x": None, "x_reason": "no GPU"}, "x") == "no GPU"
-    assert key_text.reason_for({"x": None, "reasons": {"x": "no GPU"}}, "x") == "no GPU"
     assert key_text.reason_for({"x": None}, "x") == ""

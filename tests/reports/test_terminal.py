@@ -164,7 +164,7 @@ def test_a_lower_bound_says_so(summary):
         ({"stall_count": 3, "stall_ms": 141.0, "stall_pct_of_window": 43.7, "stall_episode_count": 1, "stall_episode_max_ms": 141.0},
          "141 ms (43.7% of window) in 1 episode of 3 stalls, longest episode 141 ms", ""),
         ({"stall_count": 2, "stall_ms": 20.0, "stall_ms_is_lower_bound": True, "stall_pct_of_window": 4.0, "stall_episode_count": 2,
-          "stall_episode_max_ms": None, "stall_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest stall 12.0 ms", ""),
+          "stall_episode_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest episode 12.0 ms", ""),
     ],
 )  # fmt: skip
 def test_stalls(summary, values, text, why):
@@ -238,11 +238,11 @@ def test_a_model_that_is_not_known_says_where_gemm_work_comes_from(pages):
     assert line.startswith("not known (give --model), GEMM work bounded by tiles and grids")
 
 
-def test_evidence_that_disagrees_is_said_with_its_size(screen, pages):
+def test_evidence_that_disagrees_is_said(screen, pages):
     analysis, _ = pages("serving_run")
     found = Contradiction(what="markers and kernels", steps=2, kernels=9, gpu_ms=3.5, examples=())
     lines = screen(replace(analysis, trust=structs.replace(analysis.trust, contradictions=(found,))))
-    assert f"{'':13}markers and kernels: 2 steps, 3.50 ms" in lines
+    assert f"{'':13}markers and kernels" in lines
 
 
 def test_gates_and_files_close_the_screen(screen, pages, tmp_path):

@@ -48,7 +48,8 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     marks = mark_layers(trace, columns, link)
     unmarked = ~marked & ~columns.load_time
     copies_from = host_copies(trace)
-    for lane in range(len(columns.lane_device)):
+    # sums stand in no order, so that nothing of a step could be read from it
+    for lane in range(0 if trace.holds_sums else len(columns.lane_device)):
         rows = columns.rows_of_lane(lane, unmarked)
         if not marks.anchors[rows].any():
             continue

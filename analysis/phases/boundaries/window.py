@@ -54,10 +54,18 @@ def _told(bounds: Bounds) -> str:
 
 
 def check_bounds(bounds: Bounds, trace: Trace, columns: Columns) -> None:
-    """Raise CannotAnswerError when no GPU work starts inside the bounds, naming the capture's own span."""
+    """Raise CannotAnswerError when no GPU work starts inside the bounds, naming the capture's own span.
+
+    So it does for sums, which have no times to cut.
+    """
     span = activity_span(trace, columns)
     if span is None or not bounds.given:
         return
+    if trace.holds_sums:
+        raise CannotAnswerError(
+            "--window: this input holds sums by kernel name, without times. Leave --window out, or export the capture: "
+            "nsys export --type sqlite -o run.sqlite run.nsys-rep"
+        )
     starts = np.concatenate([columns.start, trace.graph_launches["start_ns"].to_numpy()])
     low = bounds.start_ns if bounds.start_ns is not None else span[0]
     high = bounds.end_ns if bounds.end_ns is not None else span[1] + 1

@@ -14,6 +14,7 @@ from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
 from ..launch_links import LinkResult
 
 MAX_EXAMPLES = 3
+NO_ORDER = "autoregressive phases cannot be found in sums by kernel name: they have no order and no steps"
 EMPTY_SHARE = 0.5  # of the step markers without kernels from which on it is said
 # attention that is named for the cache it reads
 READS_CACHE = r"(?i)paged_?kv|paged_attention|decode(?:[^r]|$)|ForGen|masked_multihead|flash_fwd_splitkv_mla"
@@ -56,7 +57,9 @@ def why_partial(
 ) -> list[str]:
     """Sentences about what could not be seen."""
     reasons = []
-    if not autoregressive:
+    if trace.holds_sums:
+        reasons.append(NO_ORDER)
+    elif not autoregressive:
         reasons.append("no autoregressive phases found")
     if markers.ranges_seen and not (markers.step >= 0).any():
         if not (link.launch >= 0).any():
@@ -169,11 +172,11 @@ def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.D
     return found
 
 
-def link_counts(link: LinkResult) -> dict[str, int]:
+def link_counts(trace: Trace, link: LinkResult) -> dict[str, int]:
     """Launches without a kernel and kernels without a launch."""
     return {
         "launches_without_kernel": int((~link.launch_used).sum()),
-        "kernels_without_launch": int((link.launch < 0).sum()),
+        "kernels_without_launch": trace.count_launches(link.launch < 0),
     }
 
 

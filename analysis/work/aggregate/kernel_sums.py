@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ...numeric.grouping import stable_order
 from ...phases import PhaseResult
 from ...records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
-from ..kernel_work import NAME, UNKNOWN, KernelWork, countable
-from ..unknown_model.tile_bounds import rows_of
+from ..kernel_work import NAME, UNKNOWN, KernelWork, countable_steps, rows_of
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -60,11 +59,15 @@ class GroupSums:
     rows: Lists  # kernel rows of each group
     dtype: Ints
     helper: npt.NDArray[np.bool_]
-    duration: Ints
+    duration: Ints  # of one launch of each kernel row
+    launches: Ints | None  # launches of each kernel row of sums; None where each is one
 
 
-def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
-    """Sum the work of all kernels in the window."""
+def group_sums(phases: PhaseResult, work: KernelWork, launches: Ints | None = None) -> GroupSums:
+    """Sum the work of all kernels in the window.
+
+    ``launches``: how many each kernel row stands for, where the input holds sums; times and work are theirs together.
+    """
     kernels = phases.kernels
     inside = np.flatnonzero(kernels["in_window"].fill_null(False).to_numpy())
 
@@ -75,7 +78,7 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         return kernels[column].to_physical().to_numpy()[chosen]
 
     wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
-    present, group, count = _dense(wide)
+    present, group, rows_of_group = _dense(wide)
     del wide
     n = len(present)
     ms = work.duration[chosen] / MS
@@ -88,14 +91,15 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         return np.bincount(group, np.where(known, values, 0.0), n).astype(np.float64)
 
     def number(where: npt.NDArray[np.bool_]) -> Floats:
-        return np.bincount(group, where, n).astype(np.float64)
+        counted = where if launches is None else np.where(where, launches[chosen], 0)
+        return np.bincount(group, counted, n).astype(np.float64)
 
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     priced = ~np.isnan(compute)
     both = has_size & has_flop  # of one kernel: FLOPs of some and bytes of others make no intensity
     placed = both & priced & ~np.isnan(memory)
     columns = {
-        "count": count.astype(np.float64),
+        "count": number(np.ones(len(group), np.bool_)) if launches is not None else rows_of_group.astype(np.float64),
         "total_ms": total(ms),
         "in_mixed_ms": total(ms, codes("step_phase") == _PHASES.index("mixed")),
         "both_flop": total(flop, both),
@@ -125,12 +129,12 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         bounded = ~np.isnan(most) & matrix
         columns |= {"most_s": total(most, bounded), "most_ms": total(ms, bounded)}
         columns["executed_n"] = number(~np.isnan(work.flop_executed[chosen]))
-    columns |= _bounded(work, countable(phases.steps), inside, group, n)
+    columns |= _bounded(work, countable_steps(phases.steps), inside, group, n)
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns["whole_n"] = number(np.append(whole, False)[work.step[chosen]])  # -1, outside every step, picks the last
     order = stable_order(group)
-    ends = np.cumsum(count)
-    first = order[ends - count]
+    ends = np.cumsum(rows_of_group)
+    first = order[ends - rows_of_group]
     rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
     return GroupSums(
         name=present // len(_PHASES),
@@ -146,7 +150,8 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
         if n
         else np.zeros(0, np.int64),
         helper=np.logical_and.reduceat(work.helper[rows.values], rows.begins[:-1]) if n else np.zeros(0, np.bool_),
-        duration=work.duration,
+        duration=work.duration if launches is None else work.duration // launches,
+        launches=launches,
     )
 
 
@@ -175,7 +180,7 @@ def _bounded(
     chosen = ((work.source == NAME) | (work.source == UNKNOWN)) & ~np.isnan(least)[work.place] & ~work.helper
     at = np.flatnonzero((chosen & np.append(counted, False)[work.step])[inside])  # -1, outside, picks the last
     rows = inside[at]
-    useful, _ = rows_of(work, rows)
+    useful, _ = rows_of(work.kernels, rows)
     known = ~np.isnan(useful)
     at, place, flop = group[at[known]], work.place[rows[known]], 2.0 * useful[known]
     return {
@@ -198,9 +203,17 @@ def _split(group: Ints, kind: npt.NDArray[Any], ms: Floats, groups: int, kinds: 
     return np.asarray(np.bincount(group * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
 
 
-def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
-    """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``."""
+def median_row(rows: Ints, duration: Ints, launches: Ints | None = None) -> tuple[int, float]:
+    """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``.
+
+    ``launches``: how many kernels of its duration each row stands for, where that is not one.
+    """
     own = duration[rows]
+    if launches is not None:
+        order = np.argsort(own, kind="stable")
+        reached = np.cumsum(launches[rows[order]])
+        lower, upper = np.searchsorted(reached, [(reached[-1] - 1) // 2, reached[-1] // 2], side="right")
+        return int(rows[order[lower]]), float(own[order[lower]] + own[order[upper]]) / 2.0
     if len(own) == 1:
         return int(rows[0]), float(own[0])
     middle = (len(own) - 1) // 2
@@ -229,7 +242,8 @@ def each_group(sums: GroupSums) -> Iterator[dict[str, Any]]:
         row: dict[str, Any] = dict(zip(columns, values, strict=True))
         _finish(row, evidence[group], whole[group])
         row["steps"], row["whole_steps"], row["source"] = steps[group], whole_steps[group], _SOURCES[source[group]]
-        row["median_launch"], median = median_row(sums.rows.values[begins[group] : begins[group + 1]], sums.duration)
+        own = sums.rows.values[begins[group] : begins[group + 1]]
+        row["median_launch"], median = median_row(own, sums.duration, sums.launches)
         row["median_us"] = median / 1e3
         row["dtype"], row["helper"] = dtype[group], helper[group]
         row["op_class"], row["phase"], row["name_id"] = _OPS[op[group]], _PHASES[phase[group]], name[group]
@@ -245,7 +259,7 @@ def merged(sums: GroupSums, members: Sequence[int]) -> dict[str, Any]:
     steps = np.unique(sums.steps.joined(members))
     row["steps"], row["whole_steps"] = len(steps), int(np.count_nonzero(sums.whole[steps]))
     row["source"] = _SOURCES[int(sums.by_source[at].sum(axis=0).argmax())]
-    row["median_launch"], median = median_row(sums.rows.joined(members), sums.duration)
+    row["median_launch"], median = median_row(sums.rows.joined(members), sums.duration, sums.launches)
     row["median_us"] = median / 1e3
     row["dtype"] = int(sums.dtype[at].max())
     row["helper"] = bool(sums.helper[at].all())

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...records.trace import Trace
-from .sampled_metrics import DISAGREES
+from .sampled_metrics import MAX_RATIO
 
 _MEANS = (
     "utilization_pct",
@@ -83,8 +83,8 @@ def disagreements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         counted, model = row["counted_gbps"], row["model_gbps"]
         if not counted or not model:
             continue
-        above = model / counted > DISAGREES
-        below = counted / model > DISAGREES and not row["model_gbps_is_lower_bound"]
+        above = model / counted > MAX_RATIO
+        below = counted / model > MAX_RATIO and not row["model_gbps_is_lower_bound"]
         if above or below:
             warnings.append(
                 f"device {row['device_index']}: {model:.3g} GB/s over the window by the model, {counted:.3g} GB/s by "

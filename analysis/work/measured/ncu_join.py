@@ -16,15 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from ...kernels.canonical_names import join_key
-from ..kernel_work import SOURCE_CODE, KernelWork
+from ...records.trace import Trace
+from ..kernel_work import SOURCE_CODE, KernelWork, WorkLayer
 from ..operators.gemm_orders import OP_CODE
 from ..operators.name_arrays import DTYPE_CODE
 
-DISAGREES = 1.5
-ALIKE = 1.2  # launches of one key whose bytes differ by less than this are the same work
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_RATIO = 1.5  # of modelled and measured work, either way: beyond it the difference is reported
+MAX_SPREAD = 1.2  # launches of one key whose bytes differ by less than this are the same work
 GEOMETRY = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 _DTYPES = ("bf16", "fp16", "tf32", "fp8", "fp4", "int8", "fp64")
 _BUCKETS = 35.0  # per e-fold of modelled bytes: kernels within 3% are one case
@@ -40,6 +45,7 @@ class JoinReport:
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
     pairs: tuple[dict[str, Any], ...]  # modelled beside measured work, one entry per kernel and amount of work
+    layers: tuple[WorkLayer, ...] = ()  # the measured work
 
 
 def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
@@ -51,8 +57,9 @@ def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
     return pl.concat([read_ncu(Path(path)) for path in paths], how="vertical_relaxed")
 
 
-def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinReport:
-    """Replace bytes and executed FLOPs of the kernels that a profiled launch stands for."""
+def join_results(results: pl.DataFrame, kernels: pl.DataFrame, trace: Trace, work: KernelWork) -> JoinReport:
+    """Bytes and executed FLOPs of the kernels that a profiled launch stands for, and what the join met."""
+    names = trace.names
     profiled = _profiled(results)
     cases = _cases(kernels, work)
     distinct = cases.select("name_id", *GEOMETRY, "bucket", "model", "modelled_flop", "op").unique(
@@ -70,22 +77,22 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     size, flop = (
         np.where(lengths, np.nan, joined[name].fill_null(float("nan")).to_numpy()) for name in ("dram_bytes", "flop")
     )
+    if trace.holds_sums:  # a row is many launches like the profiled one
+        launches = trace.launch_counts["launch_count"].to_numpy()
+        size, flop = size * launches, flop * launches
     warnings = _warnings(chosen, names)
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
-    work.bytes[has_size] = size[has_size]
-    work.flop_executed[has_flop] = flop[has_flop]
     alone = has_flop & np.isnan(work.flop)
-    work.flop[alone] = flop[alone]
-    work.source[has_size | alone] = SOURCE_CODE["measured"]
-    _count_types(joined, work)
+    layers = _layers(Counted(size, flop, has_size, has_flop), alone, joined, work)
     notes = _notes(results, met, attention=bool(lengths[joined["dram_bytes"].is_not_null().to_numpy()].any()))
     return JoinReport(
         results.height,
         met.height,
-        int((has_size | has_flop).sum()),
+        trace.count_launches(has_size | has_flop),
         tuple(warnings),
         tuple(notes),
         tuple(_pairs(chosen, names)),
+        layers,
     )
 
 
@@ -100,10 +107,7 @@ def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: Kernel
     own = timed[kernels["correlation_id"].to_numpy()]  # the reader numbers the launches in their order
     size, flop = (own[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in ("dram_bytes", "flop"))
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
-    work.bytes[has_size] = size[has_size]
-    work.flop_executed[has_flop] = work.flop[has_flop] = flop[has_flop]
-    work.source[has_size | has_flop] = SOURCE_CODE["measured"]
-    _count_types(own, work)
+    layers = _layers(Counted(size, flop, has_size, has_flop), has_flop, own, work)
     notes = ["durations and counters are Nsight Compute's, which locks clocks and flushes caches: serving is faster"]
     notes.append("FLOPs are the executed ones, tile padding included")
     return JoinReport(
@@ -113,14 +117,42 @@ def join_own_launches(results: pl.DataFrame, kernels: pl.DataFrame, work: Kernel
         (),
         tuple(notes + _missing_counters(timed) + _reasons(results)),
         (),
+        layers,
     )
 
 
-def _count_types(counters: pl.DataFrame, work: KernelWork) -> None:
+@dataclass(frozen=True)
+class Counted:
+    """Measured bytes and executed FLOPs per kernel, NaN without, and which kernels have them."""
+
+    size: Floats
+    flop: Floats
+    has_size: Bools
+    has_flop: Bools
+
+
+def _layers(counted: Counted, useful: Bools, counters: pl.DataFrame, work: KernelWork) -> tuple[WorkLayer, ...]:
+    """The measured work; ``useful``: kernels whose useful FLOPs are the executed ones."""
+    sized, executed, alone = (np.flatnonzero(each) for each in (counted.has_size, counted.has_flop, useful))
+    known = np.flatnonzero(counted.has_size | useful)
+    measured = np.full(len(known), SOURCE_CODE["measured"], np.uint8)
+    return (
+        WorkLayer(sized, bytes=counted.size[sized]),
+        WorkLayer(executed, flop_executed=counted.flop[executed]),
+        WorkLayer(alone, flop=counted.flop[alone]),
+        WorkLayer(known, source=measured),
+        _types_of_pipes(counters, work),
+    )
+
+
+def _types_of_pipes(counters: pl.DataFrame, work: KernelWork) -> WorkLayer:
     """Arithmetic types from the tensor pipes that ran, where the name does not say."""
+    found = np.zeros(len(work.dtype), work.dtype.dtype)
     for dtype in _DTYPES:
-        counted = (counters[f"flop_tensor_{dtype}"].fill_null(0.0) > 0).to_numpy() & (work.dtype == 0)
-        work.dtype[counted] = DTYPE_CODE[dtype]
+        counted = (counters[f"flop_tensor_{dtype}"].fill_null(0.0) > 0).to_numpy()
+        found[counted & (work.dtype == 0) & (found == 0)] = DTYPE_CODE[dtype]
+    rows = np.flatnonzero(found)
+    return WorkLayer(rows, dtype=found[rows])
 
 
 def _profiled(results: pl.DataFrame) -> pl.DataFrame:
@@ -148,15 +180,15 @@ def _choose(distinct: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
     """For each case of the capture the profiled launch that stands for it, if one does."""
     keys = ["key", *GEOMETRY]
     spread = met.group_by(keys).agg(
-        measured_alike=(pl.col("dram_bytes").max() <= ALIKE * pl.col("dram_bytes").min()).fill_null(True)
+        measured_alike=(pl.col("dram_bytes").max() <= MAX_SPREAD * pl.col("dram_bytes").min()).fill_null(True)
     )
     modelled = distinct.group_by(keys).agg(
-        modelled_alike=(pl.col("model").max() <= ALIKE * pl.col("model").min()).fill_null(True)
+        modelled_alike=(pl.col("model").max() <= MAX_SPREAD * pl.col("model").min()).fill_null(True)
     )
     pairs = distinct.join(met, on=keys).join(spread, on=keys).join(modelled, on=keys)
     ratio = (pl.col("model").log() - pl.col("dram_bytes").log()).abs()
     pairs = pairs.with_columns(distance=ratio)
-    near = pl.col("distance") <= float(np.log(DISAGREES))
+    near = pl.col("distance") <= float(np.log(MAX_RATIO))
     only = pl.col("measured_alike") & pl.col("modelled_alike")
     known = pl.col("model").is_not_null() & pl.col("dram_bytes").is_not_null()
     usable = pl.when(known).then(near | only).otherwise(pl.col("measured_alike"))
@@ -173,7 +205,7 @@ def _warnings(chosen: pl.DataFrame, names: pl.DataFrame) -> list[str]:
     ):
         both = chosen.filter((pl.col(model) > 0) & (pl.col(seen) > 0)).sort("name_id", model)
         for name_id, modelled, counted in both.select("name_id", model, seen).iter_rows():
-            if max(modelled / counted, counted / modelled) > DISAGREES:
+            if max(modelled / counted, counted / modelled) > MAX_RATIO:
                 short = names["short_name"][name_id]
                 warnings.append(
                     f"{short}: {what} {modelled:.4g} {unit} by the model, {counted:.4g} {unit} by Nsight Compute"

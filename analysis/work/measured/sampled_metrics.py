@@ -15,16 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...records.trace import Trace
-from ..kernel_work import SOURCE_CODE, UNKNOWN, KernelWork
+from ..kernel_work import SOURCE_CODE, UNKNOWN, KernelWork, WorkLayer
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 METRICS = ("dram_read_pct", "dram_write_pct", "tensor_active_pct", "sm_active_pct", "sm_clock_hz")
-MISSING = 3.0  # a step between samples of more than so many periods is missing data, not one long sample
-LONG = 2.0  # a kernel of so many periods has samples of its own
-DISAGREES = 1.5  # model against sampled bytes
+MAX_GAP_PERIODS = 3.0  # a step between samples of more than so many periods is missing data, not one long sample
+MIN_PERIODS = 2.0  # a kernel of so many periods has samples of its own
+MAX_RATIO = 1.5  # model against sampled bytes
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def integral(time: Ints, values: Floats) -> Integral | None:
     period = float(np.median(gaps[gaps > 0])) if (gaps > 0).any() else 0.0
     if period <= 0:
         return None
-    length = np.append(period, np.where(gaps > MISSING * period, period, gaps))
+    length = np.append(period, np.where(gaps > MAX_GAP_PERIODS * period, period, gaps))
     # each sample becomes two points, the begin and the end of its interval, so that missing time adds nothing
     ends = np.column_stack([time - length, time]).ravel().astype(np.float64)
     area = np.column_stack([np.append(0.0, np.cumsum(values * length)[:-1]), np.cumsum(values * length)]).ravel()
@@ -75,7 +76,7 @@ def integrals(trace: Trace) -> dict[int, dict[str, Integral]]:
 
 
 def phase_means(
-    steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], ceilings: Sequence[Any]
+    steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], ceilings: Sequence[DeviceCeilings]
 ) -> list[dict[str, Any]]:
     """Per step phase and device: time-weighted means over the steps, sampled bandwidth and MBU (over step spans)."""
     bandwidth = {each.device_index: each.memory_bandwidth_gbps for each in ceilings}
@@ -118,40 +119,42 @@ def _weighted(means: Floats, lengths: Ints) -> float | None:
     return float(np.average(means[known], weights=np.maximum(lengths[known], 1)))
 
 
-def use_for_long_kernels(
+def layers_of_long_kernels(
     work: KernelWork,
     kernels: pl.DataFrame,
     sampled: Mapping[int, Mapping[str, Integral]],
-    ceilings: Sequence[Any],
-) -> list[str]:
-    """Give long kernels without work their sampled bytes; report where sampled and modelled bytes disagree.
+    ceilings: Sequence[DeviceCeilings],
+) -> tuple[list[WorkLayer], list[str]]:
+    """Sampled bytes of long kernels without work, and a sentence where sampled and modelled bytes disagree.
 
     Device-wide samples are a kernel's own only while nothing else runs, so they never replace known work.
     """
+    layers: list[WorkLayer] = []
     warnings: list[str] = []
     bandwidth = {each.device_index: each.memory_bandwidth_gbps for each in ceilings}
     start, end = kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy()
     for device, metrics in sampled.items():
         parts = [metrics[name] for name in ("dram_read_pct", "dram_write_pct") if name in metrics]
-        if not parts or not bandwidth.get(device):
+        peak = bandwidth.get(device)
+        if not parts or not peak:
             continue
         period = max(part.period for part in parts)
-        rows = np.flatnonzero((work.device == device) & (work.duration >= LONG * period))
+        rows = np.flatnonzero((work.device == device) & (work.duration >= MIN_PERIODS * period))
         if not len(rows):
             continue
         pct = sum((part.mean(start[rows], end[rows]) for part in parts), np.zeros(len(rows)))
-        size = pct / 100.0 * bandwidth[device] * work.duration[rows]  # GB/s times ns = bytes
+        size = pct / 100.0 * peak * work.duration[rows]  # GB/s times ns = bytes
         fresh = (work.source[rows] == UNKNOWN) & ~np.isnan(size)
-        work.bytes[rows[fresh]] = size[fresh]
-        work.source[rows[fresh]] = SOURCE_CODE["sampled"]
+        source = np.full(int(fresh.sum()), SOURCE_CODE["sampled"], np.uint8)
+        layers.append(WorkLayer(rows[fresh], bytes=size[fresh], source=source))
         known = ~fresh & ~np.isnan(size) & ~np.isnan(work.bytes[rows])
         model, seen = float(work.bytes[rows[known]].sum()), float(size[known].sum())
-        if model > 0 and seen > 0 and max(model / seen, seen / model) > DISAGREES:
+        if model > 0 and seen > 0 and max(model / seen, seen / model) > MAX_RATIO:
             warnings.append(
                 f"device {device}: {int(known.sum())} long kernels move {model / 1e9:.3g} GB by the model and "
                 f"{seen / 1e9:.3g} GB by the sampled DRAM activity"
             )
-    return warnings
+    return layers, warnings
 
 
 def compare_steps(steps: pl.DataFrame, rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -165,7 +168,7 @@ def compare_steps(steps: pl.DataFrame, rows: Sequence[Mapping[str, Any]]) -> lis
         if not same.height or same["bytes"].null_count() or same["bytes_kv"].null_count():
             continue
         model, seen = float(same["bytes"].sum()), row["sampled_gbps"] * 1e9 * row["seconds"]
-        if seen > 0 and max(model / seen, seen / model) > DISAGREES:
+        if seen > 0 and max(model / seen, seen / model) > MAX_RATIO:
             warnings.append(
                 f"device {row['device_index']}, {row['phase']} steps: {model / 1e9:.3g} GB by the model, "
                 f"{seen / 1e9:.3g} GB by the sampled DRAM activity"

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, Quantisation, find_model, known_models
+from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, find_model, known_models
 from ...models.load_model import load_model
+from ...models.usual_storage import USUAL_STORAGE
 from ...phases import PhaseResult
 from ...records.errors import UsageError
 from ...records.options import Options
@@ -50,16 +51,6 @@ DTYPES: Mapping[str, str] = {
     "modelopt_fp4": "fp4",
     "modelopt": "fp8",
     "fbgemm_fp8": "fp8",
-}
-# How weights of a type are usually stored when only the type is known. Scales: nsight-independent conventions of the
-# formats (GPTQ/AWQ groups of 128 with 16-bit scales, MXFP4 groups of 32 and NVFP4 groups of 16 with 8-bit scales).
-USUAL_STORAGE: Mapping[str, Quantisation] = {
-    "int4": Quantisation("int4", 4, group_size=128, scale_bytes=2.0),
-    "awq": Quantisation("awq", 4, group_size=128, scale_bytes=2.0, zero_points=True),
-    "int8": Quantisation("int8", 8, weight_only=False),
-    "fp8": Quantisation("fp8", 8, weight_only=False),
-    "fp4": Quantisation("nvfp4", 4, group_size=16, scale_bytes=1.0, weight_only=False),
-    "mxfp4": Quantisation("mxfp4", 4, group_size=32, scale_bytes=1.0),
 }
 
 
@@ -296,13 +287,3 @@ def _kv_of_names(shape: ModelShape, name_facts: pl.DataFrame, said: _Notes) -> M
         return shape
     said.notes.append("KV cache counted as fp8: the attention kernels' names say so")
     return replace(shape, kv_dtype="fp8")
-
-
-def arithmetic_dtype(shape: ModelShape, place: str) -> str:
-    """The type a GEMM of this place computes in when its name does not say."""
-    quantisation = shape.quantisation
-    if quantisation is None:
-        return shape.weight_dtype
-    if place in quantisation.excluded:
-        return shape.activation_dtype
-    return quantisation.arithmetic_at(place, weights=shape.weight_dtype, activations=shape.activation_dtype)

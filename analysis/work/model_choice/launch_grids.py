@@ -16,7 +16,7 @@ import polars as pl
 
 from ...models.find_model import ModelShape
 from ...phases import PhaseResult
-from ..kernel_work import KernelWork
+from ..kernel_work import PlacedKernels
 from ..operators.gemm_orders import PLACE_CODE, PLACES
 from ..operators.layer_matrices import RankShape, rank_matrices
 
@@ -37,7 +37,11 @@ class Fitting:
 
 
 def keep_fitting(
-    candidates: Sequence[ModelShape], tensor_parallel: int, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork
+    candidates: Sequence[ModelShape],
+    tensor_parallel: int,
+    phases: PhaseResult,
+    facts: pl.DataFrame,
+    work: PlacedKernels,
 ) -> Fitting:
     """The candidates that fit the norms, shapes and launches of the capture."""
     if _normalises_queries(work):
@@ -68,14 +72,14 @@ def _telling(launches: Sequence[_Launch], fits: Iterable[Sequence[bool]]) -> lis
     return [name in per_tile for *_, name in launches]
 
 
-def _normalises_queries(work: KernelWork) -> bool:
+def _normalises_queries(work: PlacedKernels) -> bool:
     """Whether nearly every attention kernel follows a norm of queries and keys."""
     norms = int(np.count_nonzero(work.place == PLACE_CODE["qk_norm"]))
     attention = int(np.count_nonzero((work.place == PLACE_CODE["attention"]) & ~work.helper))
     return attention > 0 and norms >= AGREES * attention
 
 
-def _recorded_pairs(work: KernelWork) -> set[tuple[int, int]]:
+def _recorded_pairs(work: PlacedKernels) -> set[tuple[int, int]]:
     """(N, K) of the placed GEMMs whose shapes the capture records; lm_head is left out, its rows may be padded."""
     if work.recorded is None:
         return set()
@@ -96,7 +100,7 @@ def _pairs(rank: RankShape) -> set[tuple[int, int]]:
     return {(round(matrix.outputs), round(matrix.inputs)) for matrix in rank_matrices(rank).values()}
 
 
-def _launches(phases: PhaseResult, facts: pl.DataFrame, work: KernelWork) -> list[_Launch]:
+def _launches(phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels) -> list[_Launch]:
     """Distinct launches of GEMMs that print their tile."""
     step = work.step
     inside = np.maximum(step, 0)

@@ -13,8 +13,9 @@ import polars as pl
 
 from ...facts.load import load_table
 from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
-from ..model_choice.choose_model import USUAL_STORAGE, arithmetic_dtype
+from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
+from .table_passes import PASS_OP_CLASSES, PLACE_OF_TABLE
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,7 +25,6 @@ MATRIX_OPS = ("gemm", "moe_gemm", "attention")  # what MFU counts: work of the t
 # A residual addition written into the norm kernel's name.
 _FUSED_ADD = r"(?i)fused_?add|add_?(?:rms|layer)_?norm|residual"
 _EXPERT_SUM = r"(?i)moe_sum|finalize_?moe|moe.*finalize|moe_?combine|moe_reduce"
-_PASS_PLACES = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
 _SMALL_OPS = ("norm", "rope", "kv_write", "activation")
 
 
@@ -106,13 +106,13 @@ def passes() -> tuple[Mapping[str, Any], ...]:
 
 
 def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
-    """Place and bytes per element of names that pass over logits, router scores or choices of experts."""
+    """Place and bytes per element of names that pass over one table (``table_passes``)."""
     place, size = np.zeros(len(names), np.int16), np.full(len(names), np.nan)
-    rows = np.flatnonzero(np.isin(op, [OP_CODE["sampling"], OP_CODE["moe_routing"]]))
+    rows = np.flatnonzero(np.isin(op, [OP_CODE[op_class] for op_class in PASS_OP_CLASSES]))
     own = names.gather(rows)
     for each in reversed(passes()):
         hit = rows[own.str.contains(each["regex"]).to_numpy()]
-        place[hit], size[hit] = PLACES.index(_PASS_PLACES[each["of"]]), each["bytes"]
+        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each["of"]]), each["bytes"]
     return place, size
 
 

@@ -3,13 +3,13 @@
 A launch tells an interval of outputs (``tile_grids``). Inputs are in no name and no grid, but a decoder layer is a
 chain: what ``o`` and ``down`` put out is the hidden width that qkv, gate_up and lm_head read; ``down`` reads the width
 of the MLP, ``o`` that of attention's heads. So each matrix gets bounds of N and of K. Where the two ends of N K are
-within ``CLOSE`` of each other the work is filled in, else the bounds are said as a reason. Launches that contradict each
+within ``MAX_SPREAD`` of each other the work is filled in, else the bounds are said as a reason. Launches that contradict each
 other, experts and latent attention leave all unknown: there the chain is another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,52 +19,20 @@ import polars as pl
 
 from ...phases import PhaseResult
 from ...records.trace import Trace
-from ..kernel_work import NAME, UNKNOWN, KernelWork, element_bytes
+from ..kernel_work import NAME, UNKNOWN, KernelWork, PlacedKernels, WorkLayer, rows_of
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACE_CODE, PLACES
+from ..sources.shape_work import element_bytes
+from .matrix_bounds import MatrixBounds, WidthBounds
 from .tile_grids import DENSE, Widths, common, outputs_of_places, plain_names, tile_rules, tiled_launches, union
 
 Floats = npt.NDArray[np.float64]
 
-CLOSE = 0.05  # of N K: no more than the ceilings are uncertain by (MBU counts up to 105% as within calibration)
 MOST_IN_QKV = 4  # q, k, v and an output gate of equal width: attention reads at least a quarter of them
 UNPLACED = 0.05  # share of GEMMs without a place beyond which the layers are of another build
 UNEVEN = 0.1  # share of layers that may lack one of their GEMMs: a capture's edges and lost kernels
 EVERY_LAYER = (("qkv", "q"), ("o",), ("gate_up", "gate"), ("down",))  # what each layer has once
 READS_HIDDEN = ("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "lm_head")
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """A width between two numbers, both possible, and the one that is counted where they are close."""
-
-    low: int
-    high: int
-    counted: int
-
-    def __str__(self) -> str:
-        return f"{self.low:,}" if self.low == self.high else f"{self.low:,} to {self.high:,}"
-
-
-@dataclass(frozen=True)
-class TileBounds:
-    """Bounds of every matrix that tiles and grids tell of; ``notes`` say what they are or why there are none."""
-
-    outputs: Mapping[str, Bounds]
-    inputs: Mapping[str, Bounds]
-    notes: tuple[str, ...] = ()
-
-    def weights(self, end: str) -> Floats:
-        """N K by place code at one end ('low', 'high' or 'counted'); NaN where there is no bound."""
-        found = np.full(len(PLACES), np.nan)
-        for place in self.outputs.keys() & self.inputs.keys():
-            found[PLACE_CODE[place]] = float(getattr(self.outputs[place], end)) * getattr(self.inputs[place], end)
-        return found
-
-    def close(self) -> npt.NDArray[np.bool_]:
-        """Place codes whose bounds are close enough to count."""
-        with np.errstate(invalid="ignore"):
-            return np.asarray(self.weights("high") <= (1.0 + CLOSE) * self.weights("low"))
 
 
 class Contradiction(Exception):
@@ -79,30 +47,26 @@ def roundest(low: int, high: int) -> int:
     return high // power * power
 
 
-def bound_by_tiles(
-    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, countable: npt.NDArray[np.bool_]
-) -> TileBounds | None:
-    """Bounds of this capture's matrices; None where it launches no GEMM with a block per tile in a layer."""
+def bound_by_tiles(trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels) -> MatrixBounds | None:
+    """WidthBounds of this capture's matrices; None where it launches no GEMM with a block per tile in a layer."""
     if not phases.autoregressive:
         return None
-    launches = tiled_launches(trace.names, facts, phases.kernels, work, countable)
+    launches = tiled_launches(trace.names, facts, phases.kernels, work)
     if launches.is_empty():
         return None
     used = np.zeros(facts.height, np.bool_)
     used[work.name[work.step >= 0]] = True
     try:
-        _require_plain_layers(facts, work, used, countable)
+        _require_plain_layers(facts, work, used)
         widths = outputs_of_places(launches)
         dense = {place: own for place, own in widths.items() if place in DENSE}
         chain = Chain(dense, _heads(trace, phases, facts, work, used), _gated(trace.names, work, used))
     except Contradiction as why:
-        return TileBounds({}, {}, (f"GEMM work is not bounded by tiles and grids: {why}",))
+        return MatrixBounds({}, {}, (f"GEMM work is not bounded by tiles and grids: {why}",))
     return chain.bounds(widths.get("lm_head"))
 
 
-def _require_plain_layers(
-    facts: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_], countable: npt.NDArray[np.bool_]
-) -> None:
+def _require_plain_layers(facts: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> None:
     """Raise Contradiction where the kernels are not those of dense layers with ordinary attention."""
     if (used & (work.names.op == OP_CODE["moe_gemm"])).any():
         raise Contradiction("layers with experts are no plain chain")
@@ -110,7 +74,7 @@ def _require_plain_layers(
     for rule in tile_rules("no_chain"):
         if (used & texts.str.contains(rule["regex"]).to_numpy()).any():
             raise Contradiction(rule["says"])
-    gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(countable, False)[work.step]
+    gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(work.countable, False)[work.step]
     times = np.bincount(work.place[gemm], minlength=len(PLACES))
     if times[0] > UNPLACED * times.sum():
         raise Contradiction("its layers hold GEMMs of no known place")
@@ -142,7 +106,7 @@ class Heads:
 
 
 def _heads(
-    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_]
+    trace: Trace, phases: PhaseResult, facts: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]
 ) -> Heads | None:
     """Heads of the kernels in use; None where the grids do not tell query heads. Raises Contradiction for two answers.
 
@@ -183,7 +147,7 @@ def _dimensions(rule: Mapping[str, Any], name: str, told: int | None) -> set[int
     return {told} if step is None else set(range(told, max(told - step, 0), -8))
 
 
-def _gated(names: pl.DataFrame, work: KernelWork, used: npt.NDArray[np.bool_]) -> bool | None:
+def _gated(names: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> bool | None:
     """Whether the activation halves what the GEMM before it puts out; None where its kernels do not say."""
     activations = np.flatnonzero(used & (work.names.op == OP_CODE["activation"]))
     answers: set[bool | None] = set()
@@ -252,8 +216,8 @@ class Chain:
         wide = queries or qkv  # q may be qkv, where another GEMM beside it was read as kv
         return qkv, ((-(-wide[0][0] // MOST_IN_QKV), wide[-1][1]),) if wide else None
 
-    def bounds(self, head: Widths | None) -> TileBounds:
-        """Bounds of all matrices whose outputs and inputs are known."""
+    def bounds(self, head: Widths | None) -> MatrixBounds:
+        """WidthBounds of all matrices whose outputs and inputs are known."""
         hidden, attention = _bounds(self.hidden), _bounds(self.attention)
         mlp = _bounds(self.mlp)
         outputs = {place: _bounds(own) for place, own in self.widths.items()}
@@ -266,25 +230,25 @@ class Chain:
             times = 2 if self.gated else 1
             widest = outputs["gate_up"]
             assert widest is not None
-            outputs["gate_up"] = Bounds(widest.low, widest.high, times * mlp.counted)
+            outputs["gate_up"] = WidthBounds(widest.low, widest.high, times * mlp.counted)
         inputs = dict.fromkeys(READS_HIDDEN, hidden) | {"o": attention, "down": mlp}
         known = {place: own for place, own in outputs.items() if own is not None}
         read = {place: own for place, own in inputs.items() if own is not None}
-        return TileBounds(known, read, _notes(known, read))
+        return MatrixBounds(known, read, _notes(known, read))
 
 
 def _holds(widths: Widths | None, value: int) -> bool:
     return widths is None or any(low <= value <= high for low, high in widths)
 
 
-def _bounds(widths: Widths | None) -> Bounds | None:
+def _bounds(widths: Widths | None) -> WidthBounds | None:
     if not widths:
         return None
     inside = max((roundest(low, high) for low, high in widths), key=lambda width: (width & -width, width))
-    return Bounds(widths[0][0], widths[-1][1], inside)
+    return WidthBounds(widths[0][0], widths[-1][1], inside)
 
 
-def _notes(outputs: Mapping[str, Bounds], inputs: Mapping[str, Bounds]) -> tuple[str, ...]:
+def _notes(outputs: Mapping[str, WidthBounds], inputs: Mapping[str, WidthBounds]) -> tuple[str, ...]:
     known = [place for place in (*DENSE, "lm_head") if place in outputs and place in inputs]
     if not known:
         return ("tiles and grids of GEMMs tell no width that another GEMM reads: their work is unknown",)
@@ -292,8 +256,8 @@ def _notes(outputs: Mapping[str, Bounds], inputs: Mapping[str, Bounds]) -> tuple
     return (f"no model known: matrices (outputs x inputs on one rank) bounded by tiles and grids: {said}",)
 
 
-def put_bounded(work: KernelWork, bounds: TileBounds, choice: ModelChoice, countable: npt.NDArray[np.bool_]) -> None:
-    """Fill in the work of GEMMs whose bounds are close: source ``name``.
+def bounded_layers(work: KernelWork, bounds: MatrixBounds, choice: ModelChoice) -> Iterator[WorkLayer]:
+    """The work of GEMMs whose bounds are close: source ``name``.
 
     Bytes stay unknown where the name does not tell how a weight is stored; packed types of under a byte, whose scales
     no name tells, count as not told.
@@ -303,8 +267,8 @@ def put_bounded(work: KernelWork, bounds: TileBounds, choice: ModelChoice, count
         return
     gemm = (work.names.op == OP_CODE["gemm"]) | (work.names.op == OP_CODE["gemm_reduce"])
     rows = np.flatnonzero(gemm[work.name] & close[work.place] & (work.source == UNKNOWN) & (work.step >= 0))
-    rows = rows[countable[work.step[rows]]]
-    useful, executed = rows_of(work, rows)
+    rows = rows[work.kernels.countable[work.step[rows]]]
+    useful, executed = rows_of(work.kernels, rows)
     outputs, inputs = np.zeros(len(PLACES)), np.zeros(len(PLACES))
     for place in bounds.outputs.keys() & bounds.inputs.keys():
         outputs[PLACE_CODE[place]] = bounds.outputs[place].counted
@@ -312,22 +276,14 @@ def put_bounded(work: KernelWork, bounds: TileBounds, choice: ModelChoice, count
     n, k = outputs[work.place[rows]], inputs[work.place[rows]]
     told = work.names.weight_bytes[work.name[rows]]
     weights = np.where(told < 1.0, np.nan, told) * n * k
-    work.flop[rows] = 2.0 * useful * n * k
-    work.flop_executed[rows] = 2.0 * executed * n * k
-    work.weights[rows] = weights
-    work.kv[rows] = 0.0
-    # the least bytes of a GEMM whose rows are unknown are its weights
-    work.bytes[rows] = weights + element_bytes(work, rows, choice) * np.nan_to_num(useful) * (n + k)
-    helpers = rows[work.helper[rows]]  # a split-K reduction: its work is that of the GEMM before it
-    for column in (work.flop, work.flop_executed, work.weights, work.bytes):
-        column[helpers] = 0.0
-    work.source[rows] = NAME
-
-
-def rows_of(work: KernelWork, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Rows that each GEMM multiplies, useful and with padding; NaN where unknown."""
-    step, sums = work.step[rows], work.sums
-    head = work.place[rows] == PLACE_CODE["lm_head"]
-    useful = np.where(head, sums.logits_rows[step], sums.tokens[step])
-    executed = np.where(head, sums.executed_logits_rows[step], sums.executed_tokens[step])
-    return useful, np.fmax(useful, executed)
+    own = ~work.helper[rows]  # a split-K reduction: its work is that of the GEMM before it
+    yield WorkLayer(
+        rows,
+        flop=np.where(own, 2.0 * useful * n * k, 0.0),
+        flop_executed=np.where(own, 2.0 * executed * n * k, 0.0),
+        # the least bytes of a GEMM whose rows are unknown are its weights
+        bytes=np.where(own, weights + element_bytes(work, rows, choice) * np.nan_to_num(useful) * (n + k), 0.0),
+        weights=np.where(own, weights, 0.0),
+        kv=np.zeros(len(rows)),
+        source=np.full(len(rows), NAME, np.uint8),
+    )

@@ -12,11 +12,10 @@ from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from ...facts.load import load_table
-from ..kernel_work import KernelWork
+from ..kernel_work import PlacedKernels
 from ..model_choice.launch_grids import SWIZZLES
 from ..operators.gemm_orders import PLACE_CODE, PLACES
 
@@ -79,8 +78,9 @@ def _tiles(grid: tuple[int, int], rows: int) -> Iterator[tuple[int, int]]:
             yield x // rows, x // rows
 
 
-def tiled_launches(names: pl.DataFrame, facts: pl.DataFrame, kernels: pl.DataFrame, work: KernelWork,
-                   countable: npt.NDArray[np.bool_]) -> pl.DataFrame:  # fmt: skip
+def tiled_launches(
+    names: pl.DataFrame, facts: pl.DataFrame, kernels: pl.DataFrame, work: PlacedKernels
+) -> pl.DataFrame:
     """Distinct launches of GEMMs with a block per tile: place, tokens, or_tokens, grid_x, grid_y, tile_m, tile_n.
 
     ``or_tokens``: rows it may have instead (lm_head computes real or padded rows).
@@ -94,7 +94,7 @@ def tiled_launches(names: pl.DataFrame, facts: pl.DataFrame, kernels: pl.DataFra
     wanted = np.zeros(len(PLACES), np.bool_)
     wanted[[PLACE_CODE[place] for place in (*DENSE, "lm_head")]] = True
     rows = np.flatnonzero(per_tile[work.name] & wanted[work.place] & (work.step >= 0))
-    rows = rows[countable[work.step[rows]]]
+    rows = rows[work.countable[work.step[rows]]]
     place, step = work.place[rows], work.step[rows]
     head = place == PLACE_CODE["lm_head"]
     sums = work.sums

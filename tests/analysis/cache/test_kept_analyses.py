@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
 
+import msgspec
 import polars as pl
 import pytest
+from msgspec import structs
 
+import trace_analyze as ta
 from trace_analyze.analysis import road
 from trace_analyze.analysis.cache import kept_analyses as store
+from trace_analyze.analysis.cache.value_codec import (
+    KeptValues,
+    NotStorableError,
+    decode_values,
+    encode_objects,
+    encode_values,
+)
 from trace_analyze.analysis.option_files import options_digest
 from trace_analyze.analysis.records.analysis import Analysis
 from trace_analyze.analysis.records.errors import CannotAnswerError, UsageError
@@ -293,3 +304,29 @@ def test_a_folder_that_cannot_be_written(tmp_path):
 
 
 # -------------------------------------------------------------------------------------------------------- the values
+# -------------------------------------------------------------------------------------------------------- the values
+
+
+def test_values_come_back_with_their_types():
+    one = ta.analyze(SGLANG, itl_target_ms=30)
+    odd = replace(one, summary=structs.replace(one.summary, gpu_busy_ms=math.nan, capture_ms=math.inf))
+    again = decode_values(encode_values(odd))
+    assert {name: repr(value) for name, value in again.items()} == {
+        name: repr(getattr(odd, name)) for name in KeptValues.__struct_fields__
+    }
+    assert type(again["what_if"].itl_target.target_ms) is int  # as it was given
+
+
+def test_what_has_no_form_is_refused():
+    one = ta.analyze(SGLANG)
+    for value in (object(), "\ud800", 1 << 70):
+        with pytest.raises(NotStorableError):
+            encode_values(replace(one, status=value))
+        with pytest.raises(NotStorableError):
+            encode_objects(pl.Series("evidence", [{"marker": value}], dtype=pl.Object))
+
+
+@pytest.mark.parametrize("content", [b"", b"\xc1", msgspec.msgpack.encode({"status": 1})])
+def test_foreign_values_are_refused(content):
+    with pytest.raises(ValueError, match=r".*"):
+        decode_values(content)

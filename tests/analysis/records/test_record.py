@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 import pytest
+from msgspec import UNSET, UnsetType
 
+from trace_analyze.analysis.records.plain_values import clean
 from trace_analyze.analysis.records.record import Record
 
 
@@ -31,3 +35,35 @@ def test_what_is_no_key_raises(key):
 def test_a_record_cannot_be_changed():
     with pytest.raises(AttributeError):
         Point(mfu_pct=1.0).mfu_pct = 2.0
+
+
+class Inner(Record, frozen=True, kw_only=True):
+    n: int
+
+
+class Base(Record, frozen=True, kw_only=True):
+    ms: float | None
+    ms_reason: str | UnsetType = UNSET
+
+
+class Outer(Base, frozen=True, kw_only=True):
+    FIRST_KEYS: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: str
+    inner: Inner
+    parts: tuple[Inner, ...] = ()
+
+
+def test_keys_stand_in_the_order_of_the_fields_with_the_first_ones_before_inherited_ones():
+    assert list(Outer(ms=None, ms_reason="why", name="a", inner=Inner(n=1))) == [
+        "name",
+        "ms",
+        "ms_reason",
+        "inner",
+        "parts",
+    ]
+
+
+def test_plain_data_has_null_for_what_is_no_number():
+    record = Outer(ms=float("nan"), name="a", inner=Inner(n=1), parts=(Inner(n=2),))
+    assert clean(record) == {"name": "a", "ms": None, "inner": {"n": 1}, "parts": [{"n": 2}]}

@@ -144,7 +144,7 @@ def collectives(ends: np.ndarray) -> Collectives:
 
 
 @given(ahead_us=st.integers(-2_000_000, 2_000_000), seed=st.integers(0, 50), lost=st.sampled_from([0.0, 0.001]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_skew_is_found_within_a_microsecond(ahead_us, seed, lost):
     random = np.random.default_rng(seed)
     one = served(120, seed=seed)

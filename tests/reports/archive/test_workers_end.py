@@ -17,7 +17,7 @@ SCRIPT = """
 import os, sys
 from pathlib import Path
 
-from trace_analyze.analysis.records.analysis import Options
+from trace_analyze.analysis.records.options import Options
 from trace_analyze.reports.archive.find_captures import Found
 from trace_analyze.reports.archive.local_workers import LocalRunner
 from trace_analyze.reports.archive.one_capture import Task

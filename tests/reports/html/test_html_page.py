@@ -197,7 +197,7 @@ def test_numbers_are_grey_only_where_the_verdict_is_unreliable(pages, verdict, g
                     Contradiction(what="markers and kernels", steps=2, kernels=9, gpu_ms=3.5, examples=()),
                 )
             },
-            "markers and kernels: 2 steps, 3.50 ms",
+            "markers and kernels",
         ),
         ({"lost_events": ("CUPTI buffer overflow",)}, "1"),
     ],

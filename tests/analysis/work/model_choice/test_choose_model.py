@@ -10,10 +10,11 @@ import pytest
 
 from trace_analyze.analysis.models.find_model import bytes_per_weight
 from trace_analyze.analysis.models.load_model import load_model
+from trace_analyze.analysis.models.usual_storage import arithmetic_dtype
 from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
-from trace_analyze.analysis.work.model_choice.choose_model import arithmetic_dtype, choose_model, normalise_dtype
+from trace_analyze.analysis.work.model_choice.choose_model import choose_model, normalise_dtype
 from trace_analyze.analysis.work.model_choice.launch_grids import _block_counts
 from trace_analyze.analysis.work.operators.layer_matrices import RankShape, places_of_shape, rank_matrices
 from trace_analyze.analysis.work.operators.recorded_shapes import shapes_of_texts

@@ -11,6 +11,7 @@ import pytest
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.work.operators.gemm_orders import PLACES
 from trace_analyze.analysis.work.operators.name_arrays import name_columns, passes
+from trace_analyze.analysis.work.operators.table_passes import PLACE_OF_TABLE
 
 
 def columns(names):
@@ -28,8 +29,7 @@ def test_every_row_is_met_by_its_example_first():
 def test_names_tell_place_and_bytes():
     rows = passes()
     found = columns([row["example"] for row in rows])
-    places = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
-    assert [PLACES[code] for code in found.pass_place] == [places[row["of"]] for row in rows]
+    assert [PLACES[code] for code in found.pass_place] == [PLACE_OF_TABLE[row["of"]] for row in rows]
     assert found.pass_bytes.tolist() == [row["bytes"] for row in rows]
 
 

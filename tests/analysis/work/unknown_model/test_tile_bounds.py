@@ -14,11 +14,13 @@ from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.analysis.work import work_pipeline as stages
-from trace_analyze.analysis.work.kernel_work import KernelWork, countable
+from trace_analyze.analysis.work.kernel_work import NAME, KernelWork, rows_of
+from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.model_choice import choose_model as choice
 from trace_analyze.analysis.work.operators.gemm_orders import PLACE_CODE
 from trace_analyze.analysis.work.unknown_model import tile_bounds
-from trace_analyze.analysis.work.unknown_model.tile_bounds import Bounds, Chain, Contradiction, Heads, roundest, rows_of
+from trace_analyze.analysis.work.unknown_model.matrix_bounds import WidthBounds
+from trace_analyze.analysis.work.unknown_model.tile_bounds import Chain, Contradiction, Heads, roundest
 from trace_analyze.analysis.work.unknown_model.tile_grids import common, outputs_of_launch, tile_rules, union
 
 
@@ -100,12 +102,12 @@ class TestChain:
 
     def test_outputs_of_one_gemm_are_inputs_of_others(self):
         found = Chain(WIDTHS, EIGHTEEN, gated=True).bounds(((64_961, 65_024),))
-        assert found.outputs["o"] == found.inputs["qkv"] == found.inputs["lm_head"] == Bounds(2241, 2304, 2304)
-        assert found.inputs["down"] == Bounds(6881, 6912, 6912)
-        assert found.outputs["gate_up"] == Bounds(13_761, 13_824, 13_824)
+        assert found.outputs["o"] == found.inputs["qkv"] == found.inputs["lm_head"] == WidthBounds(2241, 2304, 2304)
+        assert found.inputs["down"] == WidthBounds(6881, 6912, 6912)
+        assert found.outputs["gate_up"] == WidthBounds(13_761, 13_824, 13_824)
         # of 18 heads and dimensions from 104 to 128, only (18 + 2 x 6) x 128 lies in the bounds of qkv
-        assert found.outputs["qkv"] == Bounds(3840, 3840, 3840)
-        assert found.inputs["o"] == Bounds(2304, 2304, 2304)
+        assert found.outputs["qkv"] == WidthBounds(3840, 3840, 3840)
+        assert found.inputs["o"] == WidthBounds(2304, 2304, 2304)
         assert set(np.flatnonzero(found.close())) == {PLACE_CODE[p] for p in ("qkv", "o", "gate_up", "down", "lm_head")}
         down = PLACE_CODE["down"]
         assert found.weights("low")[down] == 2241 * 6881
@@ -119,12 +121,12 @@ class TestChain:
 
     def test_without_a_word_on_the_gate_the_mlp_is_open_by_a_factor_of_two(self):
         found = Chain(WIDTHS, EIGHTEEN, gated=None).bounds(None)
-        assert found.inputs["down"] == Bounds(6881, 13_824, 8192)
+        assert found.inputs["down"] == WidthBounds(6881, 13_824, 8192)
         assert not found.close()[PLACE_CODE["down"]]
         assert found.close()[PLACE_CODE["gate_up"]]
 
     def test_without_a_gate_the_mlp_is_as_wide_as_its_gemm(self):
-        assert Chain(WIDTHS, EIGHTEEN, gated=False).bounds(None).inputs["down"] == Bounds(13_761, 13_824, 13_824)
+        assert Chain(WIDTHS, EIGHTEEN, gated=False).bounds(None).inputs["down"] == WidthBounds(13_761, 13_824, 13_824)
 
     def test_without_heads_attention_is_somewhere_in_qkv(self):
         found = Chain(WIDTHS, None, gated=True).bounds(None)
@@ -135,7 +137,7 @@ class TestChain:
         """24 query and KV heads on the rotary kernel's grid, 6 KV heads on that of attention."""
         heads = Heads({"both": 24, "kv": 6}, (128,))
         assert heads.possible() == [(18, 6, 128)]
-        assert Chain(WIDTHS, heads, gated=True).bounds(None).inputs["o"] == Bounds(2304, 2304, 2304)
+        assert Chain(WIDTHS, heads, gated=True).bounds(None).inputs["o"] == WidthBounds(2304, 2304, 2304)
 
     @pytest.mark.parametrize(
         ("changed", "heads", "said"),
@@ -215,7 +217,7 @@ def assigned(run) -> KernelWork:
     """Work of every kernel, with its bounds."""
     chosen = stages.choose(run.trace, run.phases, run.facts, Options())
     assert chosen.shape is None
-    return stages.assign(run.trace, run.phases, run.facts, chosen, stages.lengths(run.phases, chosen))
+    return stages.assign(run.trace, run.phases, run.facts, chosen, kv_lengths(run.phases.steps))
 
 
 TILED = [
@@ -247,13 +249,13 @@ def test_the_truth_lies_within_the_bounds_and_what_is_counted_too(prepared, nobo
     truth = run.run.truth.kernels.filter(pl.col("recorded")).unique(keys)
     both = kernels.join(truth.select(*keys, true_flop="flop", true_weights="bytes_weights"), on=keys)
     rows, true = both["row"].to_numpy(), both["true_flop"].to_numpy()
-    inside = np.append(countable(run.phases.steps), False)[work.step[rows]] & ~work.helper[rows]
+    inside = np.append(work.kernels.countable, False)[work.step[rows]] & ~work.helper[rows]
     rows, true, weights = rows[inside], true[inside], both["true_weights"].to_numpy()[inside]
-    useful, _ = rows_of(work, rows)
+    useful, _ = rows_of(work.kernels, rows)
     low, high = (2.0 * useful * work.bounds.weights(end)[work.place[rows]] for end in ("low", "high"))
     bounded = ~np.isnan(low)
     assert ((low <= true) & (true <= high))[bounded].all()
-    named = work.source[rows] == stages.tile_bounds.NAME
+    named = work.source[rows] == NAME
     counted = named & bounded
     flop = work.flop[rows]
     assert ((low <= flop) & (flop <= high) & (high <= 1.05 * low))[counted].all()
@@ -302,7 +304,7 @@ def test_wide_bounds_are_said_and_not_counted(prepared):
 def test_persistent_kernels_experts_and_latent_attention_stay_unknown(prepared, nobody, name):
     work = assigned(silent(prepared(name)))
     assert work.bounds is None or not work.bounds.close().any()
-    assert not (work.source == stages.tile_bounds.NAME).any()
+    assert not (work.source == NAME).any()
 
 
 def test_a_gemm_that_stands_elsewhere_in_the_layer_leaves_all_unknown(prepared):
@@ -312,7 +314,7 @@ def test_a_gemm_that_stands_elsewhere_in_the_layer_leaves_all_unknown(prepared):
     moved = work.place == PLACE_CODE["o"]
     assert moved.any()
     work.place[moved] = PLACE_CODE["gate_up"]
-    bounds = tile_bounds.bound_by_tiles(run.trace, run.phases, run.facts, work, countable(run.phases.steps))
+    bounds = tile_bounds.bound_by_tiles(run.trace, run.phases, run.facts, work.kernels)
     assert not bounds.outputs
     assert "not every layer" in bounds.notes[0]
 

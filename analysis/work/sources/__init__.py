@@ -1,0 +1,1 @@
+"""Sources of work that is computed: the model, shapes that were recorded, shapes in names."""
