@@ -445,7 +445,7 @@ def test_a_time_too_small_to_see_is_zero(tmp_path):
 )
 @pytest.mark.parametrize("field", ["device", "stream", "correlation", "grid"])
 def test_a_number_beyond_its_field_costs_that_value(tmp_path, field, value):
-    given = f"[{value},1,1]" if field == "grid" else value
+    given = f"[{value},1,1]" if field == "grid" and value != "Infinity" else value
     trace = kineto.read(write_text(tmp_path / "t.json", GOOD, odd_kernel(**{field: given})))
     assert trace.kernels.height == 2
     kept = trace.kernels.select("device_index", "stream", "context", "correlation_id")
