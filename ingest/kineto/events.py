@@ -393,7 +393,7 @@ def _item(values: list[int] | None, place: int) -> int | None:
 def _device(value: Any) -> int | None:
     """A device number; None where it is none, or beyond 32 bits."""
     number = integer(value)
-    return number if number in _INT32 else None
+    return number if number is not None and number in _INT32 else None  # None in a range walks all of it
 
 
 _LABELLED = re.compile(r"^\[(?P<label>[^\]]+)\]\s*(?P<number>.*)$")  # sglang's merged traces: "[TP03] 251"
