@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
 from ...records.tables import EVIDENCE
 from ...records.trace import Trace
+from ...records.trust import Contradiction, StepsOutsideGraphs
 from ..boundaries.marker_steps import MarkerSteps
 from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
 from ..launch_links import LinkResult
@@ -92,7 +91,7 @@ def ambiguous_share(columns: Columns, markers: MarkerSteps, in_window: Bools) ->
     return 100.0 * int(lengths[in_window & markers.ambiguous].sum()) / total if total else 0.0
 
 
-def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, Any]:
+def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, StepsOutsideGraphs]:
     """Steps that ran without a graph although others of the capture replay one, and why."""
     whole = steps.filter(~pl.col("excluded") & ~pl.col("partial"))
     inside = whole.filter(pl.col("graph_id").is_not_null())
@@ -110,17 +109,15 @@ def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, Any]:
         .otherwise(pl.lit("not known"))
     )
     counts = outside.group_by(why.alias("why")).agg(pl.len(), (pl.col("busy_ns").sum() / 1e6).alias("ms")).sort("why")
-    return {reason: {"steps": count, "gpu_ms": ms} for reason, count, ms in counts.iter_rows()}
+    return {reason: StepsOutsideGraphs(steps=count, gpu_ms=ms) for reason, count, ms in counts.iter_rows()}
 
 
-def find_contradictions(
-    trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame, decided: pl.DataFrame
-) -> list[dict[str, Any]]:
+def find_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> tuple[Contradiction, ...]:
     """Where two kinds of evidence disagree: what, how many steps and kernels, their GPU time, examples."""
-    return [*phase_contradictions(trace, columns, step, steps), *count_contradictions(steps)]
+    return (*phase_contradictions(trace, columns, step, steps), *count_contradictions(steps))
 
 
-def count_contradictions(steps: pl.DataFrame) -> list[dict[str, Any]]:
+def count_contradictions(steps: pl.DataFrame) -> list[Contradiction]:
     """Marked steps that claim more tokens than their kernels were launched for."""
     claimed = pl.col("prefill_tokens") + pl.col("decode_tokens")
     marked = pl.col("evidence").cast(pl.String) == "marker"
@@ -128,20 +125,20 @@ def count_contradictions(steps: pl.DataFrame) -> list[dict[str, Any]]:
     if wrong.height == 0:
         return []
     return [
-        {
-            "what": "marker counts more tokens than its kernels were launched for",
-            "steps": wrong.height,
-            "kernels": int(wrong["kernel_count"].sum()),
-            "gpu_ms": float(wrong["busy_ns"].sum()) / 1e6,
-            "examples": [
+        Contradiction(
+            what="marker counts more tokens than its kernels were launched for",
+            steps=wrong.height,
+            kernels=int(wrong["kernel_count"].sum()),
+            gpu_ms=float(wrong["busy_ns"].sum()) / 1e6,
+            examples=tuple(
                 f"{label}: launched for {tokens} tokens"
                 for label, tokens in wrong.head(MAX_EXAMPLES).select("label", "launched_tokens").iter_rows()
-            ],
-        }
+            ),
+        )
     ]
 
 
-def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> list[dict[str, Any]]:
+def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> list[Contradiction]:
     """Steps whose marker says one phase while their attention kernels are sure of another."""
     marked = np.append(steps["evidence"].cast(pl.String).to_numpy() == "marker", False)[step]
     attention = np.flatnonzero(columns.is_op("attention") & columns.hint_sure & marked)
@@ -161,23 +158,17 @@ def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.D
         examples = steps[number[:MAX_EXAMPLES]]["label"].fill_null("").to_list()
         names = trace.names["short_name"].gather(np.unique(columns.name[rows])[:MAX_EXAMPLES]).to_list()
         found.append(
-            {
-                "what": f"marker says {said}, attention kernels are {shown.replace('_', ' ')}",
-                "steps": len(number),
-                "kernels": len(rows),
-                "gpu_ms": float((columns.end - columns.start)[rows].sum() / 1e6),
-                "examples": [f"{label}: {name}" for label, name in zip(examples, names * len(examples), strict=False)],
-            }
+            Contradiction(
+                what=f"marker says {said}, attention kernels are {shown.replace('_', ' ')}",
+                steps=len(number),
+                kernels=len(rows),
+                gpu_ms=float((columns.end - columns.start)[rows].sum() / 1e6),
+                examples=tuple(
+                    f"{label}: {name}" for label, name in zip(examples, names * len(examples), strict=False)
+                ),
+            )
         )
     return found
-
-
-def link_counts(trace: Trace, link: LinkResult) -> dict[str, int]:
-    """Launches without a kernel and kernels without a launch."""
-    return {
-        "launches_without_kernel": int((~link.launch_used).sum()),
-        "kernels_without_launch": trace.count_launches(link.launch < 0),
-    }
 
 
 def median_kernels(steps: pl.DataFrame) -> float | None:

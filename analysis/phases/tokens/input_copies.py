@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from ...records.trace import Trace
-from ..features.graph_replays import Replays
+from ..graph_replays import Replays
 from ..kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
 from .launch_geometry import geometry_rules
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ...records.tables import GRAPHS
-from ...records.trace import Trace
-from ..kernel_arrays import Columns, Ints, column, dense_pairs
-from ..launch_links import LinkResult
+from ..records.tables import GRAPHS
+from ..records.trace import Trace
+from .kernel_arrays import Columns, Ints, column, dense_pairs
+from .launch_links import LinkResult
 
 NO_SMALLER = "no smaller graph was replayed to compare with: weights are read whatever the batch"
 NO_COUNTS = "the captured size or the real batch is not known"

@@ -2,69 +2,86 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from ...records.trace import Trace
-from ..boundaries.marker_spans import Spans, majority, mostly
-from ..boundaries.marker_steps import FACTS, MarkerSteps
-from ..boundaries.step_boundaries import DRAFT_SHARE, RawSteps
-from ..boundaries.warm_up import start_up_steps
-from ..kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
-from ..ladder.phase_ladder import name_evidence
-from ..ladder.plain_pytorch import size_of_steps
-from ..launch_links import LinkResult
-from ..tokens.input_copies import copied_tokens, with_copied_tokens
-from ..tokens.launch_geometry import attention_batch, preparing_hint, requests_per_step, tokens_per_step
+from ..records.trace import Trace
+from .boundaries.marker_spans import Spans, majority, mostly
+from .boundaries.marker_steps import FACTS, MarkerSteps
+from .boundaries.step_boundaries import DRAFT_SHARE, RawSteps
+from .boundaries.warm_up import start_up_steps
 from .graph_replays import Replays, graphs_of_steps
+from .kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
+from .ladder.phase_ladder import name_evidence
+from .ladder.plain_pytorch import size_of_steps
+from .launch_links import LinkResult
+from .step_evidence import STEP_EVIDENCE
+from .tokens.input_copies import copied_tokens, with_copied_tokens
+from .tokens.launch_geometry import attention_batch, preparing_hint, requests_per_step, tokens_per_step
 
 USUAL = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
 MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
 
 
-def describe_steps(
-    trace: Trace,
-    columns: Columns,
-    link: LinkResult,
-    raw: RawSteps,
-    markers: MarkerSteps,
-    name_facts: pl.DataFrame,
-    spans: Spans,
-    replays: Replays,
-    engine: str | None,
-) -> pl.DataFrame:
-    """One row per step with what every rung of the ladder sees."""
-    count = raw.frame.height
-    step = raw.step
-    facts = marker_facts(raw, markers)
+@dataclass(frozen=True)
+class StepSources:
+    """What was found of a capture before its steps are described."""
+
+    trace: Trace
+    columns: Columns
+    link: LinkResult
+    raw: RawSteps
+    markers: MarkerSteps
+    name_facts: pl.DataFrame  # row-aligned with ``trace.names``
+    spans: Spans
+    replays: Replays
+    engine: str | None
+
+
+def describe_steps(sources: StepSources) -> pl.DataFrame:
+    """One row per step with what every rung of the ladder sees of it (STEP_EVIDENCE)."""
+    trace, columns, step = sources.trace, sources.columns, sources.raw.step
+    frame = shown_by_kernels(sources)
+    frame = frame.with_columns(
+        pl.coalesce("marker_phase", "span_phase").alias("marker_phase"),
+        pl.Series("number", np.arange(frame.height)),
+        pl.Series("excluded", mostly(step, sources.spans.capture >= 0, frame.height)),
+    )
+    copied = copied_tokens(trace, columns, sources.replays, step, frame, sources.engine)
+    frame = with_copied_tokens(frame, copied)
+    warm_up = start_up_steps(trace, columns, sources.link, step, frame)
+    frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
+    layers = sources.raw.layers
+    frame = frame.with_columns(draft_passes(frame, layers), count_requests(frame), cut_short(layers))
+    frame = frame.with_columns(verify_width(frame))
+    frame = frame.with_columns(continuing_requests(trace, columns, step, frame))
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in STEP_EVIDENCE.items())
+
+
+def shown_by_kernels(sources: StepSources) -> pl.DataFrame:
+    """One row per step with what its kernels, graph replays and markers show, each source's columns beside the others'."""
+    trace, columns, raw = sources.trace, sources.columns, sources.raw
+    count, step = raw.frame.height, raw.step
     last_attention = last_layer(columns, raw, count)
-    batch = attention_batch(trace, columns, name_facts)
+    batch = attention_batch(trace, columns, sources.name_facts)
     requests = requests_per_step(trace, columns, step, count, last_attention, batch)
-    frame = pl.concat(
+    tokens = tokens_per_step(trace, columns, step, sources.link.replay, count)
+    return pl.concat(
         [
             raw.frame,
             step_extent(columns, step, last_attention),
-            facts,
+            marker_facts(raw, sources.markers),
             name_evidence(columns, preparing_hint(trace, columns), step, raw.layer, count),
-            graphs_of_steps(columns, replays, step, count),
-            tokens := tokens_per_step(trace, columns, step, link.replay, count),
+            graphs_of_steps(columns, sources.replays, step, count),
+            tokens,
             size_of_steps(columns, step, last_attention, tokens["tokens"]),
             requests,
-            pl.DataFrame({"span_phase": majority(step, spans.phase, count)}),
+            pl.DataFrame({"span_phase": majority(step, sources.spans.phase, count)}),
         ],
         how="horizontal",
     )
-    frame = frame.with_columns(
-        pl.coalesce("marker_phase", "span_phase").alias("marker_phase"),
-        pl.Series("number", np.arange(count)),
-        pl.Series("excluded", mostly(step, spans.capture >= 0, count)),
-    )
-    frame = with_copied_tokens(frame, copied_tokens(trace, columns, replays, step, frame, engine))
-    warm_up = start_up_steps(trace, columns, link, step, frame)
-    frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
-    frame = frame.with_columns(draft_passes(frame, raw.layers), count_requests(frame), cut_short(raw.layers))
-    frame = frame.with_columns(verify_width(frame))
-    return frame.with_columns(continuing_requests(trace, columns, step, frame))
 
 
 def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
