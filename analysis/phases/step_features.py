@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 
 from ..records.trace import Trace
-from .boundaries.marker_spans import Spans, majority, mostly
+from .boundaries.marker_spans import MarkerSpans, majority, mostly
 from .boundaries.marker_steps import FACTS, MarkerSteps
-from .boundaries.step_boundaries import DRAFT_SHARE, RawSteps
+from .boundaries.step_boundaries import MAX_DRAFT_LAYER_SHARE, RawSteps
 from .boundaries.warm_up import start_up_steps
 from .graph_replays import Replays, graphs_of_steps
-from .kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
+from .kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
 from .ladder.phase_ladder import name_evidence
 from .ladder.plain_pytorch import size_of_steps
 from .launch_links import LinkResult
@@ -21,7 +21,7 @@ from .step_evidence import STEP_EVIDENCE
 from .tokens.input_copies import copied_tokens, with_copied_tokens
 from .tokens.launch_geometry import attention_batch, preparing_hint, requests_per_step, tokens_per_step
 
-USUAL = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
+MIN_USUAL_SHARE = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
 MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
 
 
@@ -30,12 +30,12 @@ class StepSources:
     """What was found of a capture before its steps are described."""
 
     trace: Trace
-    columns: Columns
+    columns: KernelArrays
     link: LinkResult
     raw: RawSteps
     markers: MarkerSteps
     name_facts: pl.DataFrame  # row-aligned with ``trace.names``
-    spans: Spans
+    spans: MarkerSpans
     replays: Replays
     engine: str | None
 
@@ -84,7 +84,7 @@ def shown_by_kernels(sources: StepSources) -> pl.DataFrame:
     )
 
 
-def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
+def last_layer(columns: KernelArrays, raw: RawSteps, steps: int) -> Ints:
     """Row of the last attention kernel of each step, else of what begins its last layer; -1 without any."""
     last = np.full(max(steps, 1), -1, dtype=np.int64)
     rows = np.flatnonzero(columns.is_op("attention") & (raw.step >= 0))
@@ -95,7 +95,7 @@ def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
     return last
 
 
-def step_extent(columns: Columns, step: Ints, last_attention: Ints) -> pl.DataFrame:
+def step_extent(columns: KernelArrays, step: Ints, last_attention: Ints) -> pl.DataFrame:
     """Start, end, kernel count of each step, when its work begins, and whether it opens and closes as steps do."""
     rows = np.flatnonzero(step >= 0)
     ahead = rows <= last_attention[step[rows]]
@@ -132,8 +132,8 @@ def cut_short(layers: int | None) -> pl.Expr:
     position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
     first, last = position == 0, position == count - 1
     fewer = (pl.col("attention") < (layers or 0)) & (first | last) & ~pl.col("opaque")
-    headless = first & ~pl.col("opens") & (pl.col("opens").mean().over("lane") > USUAL) & ~pl.col("opaque")
-    tailless = last & ~pl.col("closes") & (pl.col("closes").mean().over("lane") > USUAL)
+    headless = first & ~pl.col("opens") & (pl.col("opens").mean().over("lane") > MIN_USUAL_SHARE) & ~pl.col("opaque")
+    tailless = last & ~pl.col("closes") & (pl.col("closes").mean().over("lane") > MIN_USUAL_SHARE)
     return ((fewer | headless | tailless) & (count > 2)).alias("cut_short")
 
 
@@ -175,13 +175,13 @@ def draft_passes(frame: pl.DataFrame, layers: int | None) -> pl.Series:
     if layers is None or layers < 4:
         return pl.Series("draft", [False] * frame.height, dtype=pl.Boolean)
     position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
-    short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
+    short = (pl.col("attention") <= layers * MAX_DRAFT_LAYER_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
     inner = short & (position > 0) & (position < count - 1)
     sizes = frame.filter(inner)["attention"].unique()
     return frame.select((short & pl.col("attention").is_in(sizes.implode())).alias("draft")).to_series()
 
 
-def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:
+def continuing_requests(trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame) -> pl.Series:
     """Requests whose token ids were copied on the device from the step before (one 4-byte id each).
 
     An engine that schedules ahead copies them between the end of one step and the first layer of the next. The count

@@ -134,7 +134,7 @@ def split_groups(steps: pl.DataFrame, groups: pl.DataFrame) -> Iterator[GroupSte
 
 
 @dataclass(frozen=True)
-class Chain:
+class DecodeChain:
     """Consecutive decode-bearing steps of a group: gap ``k`` runs from the end of step ``before[k]`` to that of ``closing[k]``.
 
     ``before`` and ``closing`` are rows of the group's frame. ``held`` is the number of decoding requests that the prefill
@@ -148,7 +148,7 @@ class Chain:
     held_is_lower_bound: npt.NDArray[np.bool_]
 
 
-def chain_decode_steps(steps: GroupSteps) -> Chain:
+def chain_decode_steps(steps: GroupSteps) -> DecodeChain:
     """Find the inter-token gaps of a group and who was held in each (docs/design.md, stalls).
 
     ``held`` = max(0, decode requests of the closing step - prompts finished in between). Where it cannot be seen which
@@ -172,7 +172,7 @@ def chain_decode_steps(steps: GroupSteps) -> Chain:
     total = _sum_between(np.where(steps.is_prefill, np.nan_to_num(prompts), 0.0), first, last)
     held = np.maximum(0.0, steps.count("decode_requests")[closing] - np.where(unknown, np.nan, total))
     lower_bound = (_sum_between(steps.is_prefill & guessed, first, last) > 0) & (between > 1)
-    return Chain(before, closing, between, held, lower_bound)
+    return DecodeChain(before, closing, between, held, lower_bound)
 
 
 def _sum_between(

@@ -44,8 +44,10 @@ SCOPES: Mapping[str, str] = {
     "process_input_requests": "scheduling",
 }
 NO_LAUNCHES = "the capture records no launch calls"
-SPARSE = 8  # launch calls for each kernel from which sorting the kernels is cheaper than a place for each call
-NEVER = np.iinfo(np.int64).max
+MIN_LAUNCHES_PER_KERNEL_TO_SORT = (
+    8  # launch calls for each kernel from which sorting the kernels is cheaper than a place for each call
+)
+NO_KERNEL_NS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -228,13 +230,13 @@ def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> Laun
 
 def _first_kernels(launch: npt.NDArray[np.int32], start_ns: Times, launches: int) -> tuple[Times, Times]:
     """The launch calls among ``launch``, rising, and the start of the first kernel of each, ns."""
-    if len(launch) * SPARSE < launches:  # one device of many
+    if len(launch) * MIN_LAUNCHES_PER_KERNEL_TO_SORT < launches:  # one device of many
         order = np.lexsort((start_ns, launch))
         launch, start_ns = launch[order], start_ns[order]
         leads = np.flatnonzero(np.diff(launch, prepend=-1))
         return launch[leads].astype(np.int64), start_ns[leads]
     # by place, since grouping a million launches takes far longer and more memory
-    first = np.full(launches, NEVER, dtype=np.int64)
+    first = np.full(launches, NO_KERNEL_NS, dtype=np.int64)
     np.minimum.at(first, launch, start_ns)
-    linked = np.flatnonzero(first < NEVER)
+    linked = np.flatnonzero(first < NO_KERNEL_NS)
     return linked, first[linked]

@@ -21,7 +21,7 @@ import polars as pl
 from ..numeric.intervals import EMPTY, Intervals, Measure, Times
 from ..records.tables import GAPS
 from .decode_baseline import Baseline, baselines
-from .group_steps import Chain, GroupSteps, chain_decode_steps
+from .group_steps import DecodeChain, GroupSteps, chain_decode_steps
 from .idle_causes import CAUSES
 from .time_accounting import AccountingError, DeviceTimeline, TimeResult
 
@@ -34,7 +34,7 @@ class GroupGaps:
     """The gaps of one group with what stalls need to know about them; all columns align with ``frame``'s rows."""
 
     steps: GroupSteps
-    chain: Chain
+    chain: DecodeChain
     baseline: list[Baseline]  # for the closing step's decode requests; only looked at where that step is mixed
     columns: dict[str, Any]  # GAPS_WITH_REASON without ``stall``; NaN marks what cannot be told
 
@@ -117,7 +117,7 @@ def _reason(baseline: Baseline, unsplit: bool, outside: bool) -> str | None:
 
 def _mean_parts(
     steps: GroupSteps,
-    chain: Chain,
+    chain: DecodeChain,
     time: TimeResult,
     uses: DeviceUses,
     found: list[Baseline],

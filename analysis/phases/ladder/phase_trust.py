@@ -8,13 +8,14 @@ import polars as pl
 from ...records.tables import EVIDENCE
 from ...records.trace import Trace
 from ...records.trust import Contradiction, StepsOutsideGraphs
+from ...records.usable_steps import USABLE_STEP
 from ..boundaries.marker_steps import MarkerSteps
-from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
+from ..kernel_arrays import HINT, PHASE, Bools, Ints, KernelArrays, of_step
 from ..launch_links import LinkResult
 
 MAX_EXAMPLES = 3
 NO_ORDER = "autoregressive phases cannot be found in sums by kernel name: they have no order and no steps"
-EMPTY_SHARE = 0.5  # of the step markers without kernels from which on it is said
+MAX_EMPTY_MARKER_SHARE = 0.5  # of the step markers without kernels from which on it is said
 # attention that is named for the cache it reads
 READS_CACHE = r"(?i)paged_?kv|paged_attention|decode(?:[^r]|$)|ForGen|masked_multihead|flash_fwd_splitkv_mla"
 TRAINING = r"_bwd_|_backward|[Bb]ackward[A-Z_]|\bflash_bwd|\bdgrad|\bwgrad|fused_?adam|FusedAdam"
@@ -32,7 +33,7 @@ def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
     return {kind: sums.get(kind, 0) / total for kind in EVIDENCE.categories.to_list()}
 
 
-def is_autoregressive(trace: Trace, columns: Columns, steps: pl.DataFrame) -> bool:
+def is_autoregressive(trace: Trace, columns: KernelArrays, steps: pl.DataFrame) -> bool:
     """Whether a language model generates tokens in this capture.
 
     An engine's markers say so; else a step that decodes, or prompts whose keys and values are kept: a cache is
@@ -67,7 +68,7 @@ def why_partial(
             cause = "no kernel was launched inside them"
         found = "steps come from the order of kernels" if steps.height else "per-step times not available"
         reasons.append(f"{markers.ranges_seen} step markers hold no kernels: {cause}; {found}")
-    elif markers.ranges_seen and unused_markers(markers) > EMPTY_SHARE * markers.ranges_seen:
+    elif markers.ranges_seen and unused_markers(markers) > MAX_EMPTY_MARKER_SHARE * markers.ranges_seen:
         reasons.append(
             f"{unused_markers(markers)} of {markers.ranges_seen} step markers hold no kernels: the profiler recorded "
             "only part of the steps it marked"
@@ -84,7 +85,7 @@ def unused_markers(markers: MarkerSteps) -> int:
     return int((~used & serves).sum())
 
 
-def ambiguous_share(columns: Columns, markers: MarkerSteps, in_window: Bools) -> float:
+def ambiguous_share(columns: KernelArrays, markers: MarkerSteps, in_window: Bools) -> float:
     """Percent of kernel time whose step rests on its neighbours because its own launch call was lost."""
     lengths = columns.end - columns.start
     total = int(lengths[in_window].sum())
@@ -93,7 +94,7 @@ def ambiguous_share(columns: Columns, markers: MarkerSteps, in_window: Bools) ->
 
 def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, StepsOutsideGraphs]:
     """Steps that ran without a graph although others of the capture replay one, and why."""
-    whole = steps.filter(~pl.col("excluded") & ~pl.col("partial"))
+    whole = steps.filter(USABLE_STEP)
     inside = whole.filter(pl.col("graph_id").is_not_null())
     if inside.height == 0:
         return {}
@@ -112,7 +113,9 @@ def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, StepsOutsideGraphs]:
     return {reason: StepsOutsideGraphs(steps=count, gpu_ms=ms) for reason, count, ms in counts.iter_rows()}
 
 
-def find_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> tuple[Contradiction, ...]:
+def find_contradictions(
+    trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame
+) -> tuple[Contradiction, ...]:
     """Where two kinds of evidence disagree: what, how many steps and kernels, their GPU time, examples."""
     return (*phase_contradictions(trace, columns, step, steps), *count_contradictions(steps))
 
@@ -138,9 +141,9 @@ def count_contradictions(steps: pl.DataFrame) -> list[Contradiction]:
     ]
 
 
-def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> list[Contradiction]:
+def phase_contradictions(trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame) -> list[Contradiction]:
     """Steps whose marker says one phase while their attention kernels are sure of another."""
-    marked = np.append(steps["evidence"].cast(pl.String).to_numpy() == "marker", False)[step]
+    marked = of_step((steps["evidence"].cast(pl.String) == "marker").to_numpy(), step, False)
     attention = np.flatnonzero(columns.is_op("attention") & columns.hint_sure & marked)
     own = step[attention]
     phase = steps["phase"].to_physical().to_numpy()[own]
@@ -173,7 +176,7 @@ def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.D
 
 def median_kernels(steps: pl.DataFrame) -> float | None:
     """Kernels of the median pure decode step, else of the median step; None without steps."""
-    whole = steps.filter(~pl.col("excluded") & ~pl.col("partial"))
+    whole = steps.filter(USABLE_STEP)
     decode = whole.filter(pl.col("phase").cast(pl.String) == "decode")
     chosen = decode if decode.height else whole
     value = chosen["kernel_count"].median()

@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
 from ..graph_replays import Replays
-from ..kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
+from ..kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
 from .launch_geometry import geometry_rules
 
 NEVER = np.iinfo(np.int64).max
 
 
 def copied_tokens(
-    trace: Trace, columns: Columns, replays: Replays, step: Ints, steps: pl.DataFrame, engine: str | None
+    trace: Trace, columns: KernelArrays, replays: Replays, step: Ints, steps: pl.DataFrame, engine: str | None
 ) -> pl.Series:
     """Tokens copied into each step's graph, null where copies do not tell or tell two counts.
 
@@ -63,7 +64,7 @@ def with_copied_tokens(steps: pl.DataFrame, copied: pl.Series) -> pl.DataFrame:
     )
 
 
-def first_replays(columns: Columns, replays: Replays, step: Ints, steps: int) -> Ints:
+def first_replays(columns: KernelArrays, replays: Replays, step: Ints, steps: int) -> Ints:
     """When each step's first graph replay begins, NEVER without one."""
     first = np.full(steps, NEVER)
     owner = step[replays.first]
@@ -72,14 +73,14 @@ def first_replays(columns: Columns, replays: Replays, step: Ints, steps: int) ->
     return first
 
 
-def sizes_before_replays(trace: Trace, columns: Columns, first: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+def sizes_before_replays(trace: Trace, columns: KernelArrays, first: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """Copies between the end of the step before and a step's first replay: number (of the step), kind, bytes, len."""
     copies = trace.copies.filter(pl.col("graph_node_id") <= 0)
     lane_of_step, ends = steps["lane"].to_numpy(), steps["end_ns"].to_numpy()
     parts = []
     copies_of = copies_by_lane(copies, columns)
     for lane, own in enumerate(rows_by_key(lane_of_step, np.arange(len(columns.lane_device)))):
-        before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ends[own])])
+        before = np.concatenate([[np.iinfo(np.int64).min], latest_end_so_far(ends[own])])
         replayed = np.flatnonzero(first[own] < NEVER)
         mine = copies_of(lane)
         time = mine["start_ns"].to_numpy()

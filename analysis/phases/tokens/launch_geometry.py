@@ -15,11 +15,11 @@ import polars as pl
 
 from ...facts.load import load_table
 from ...records.trace import Trace
-from ..kernel_arrays import HINT, OP, Bools, Columns, Ints
+from ..kernel_arrays import HINT, OP, Bools, Ints, KernelArrays
 
 TOKEN_CLASSES = ("kv_write", "rope", "norm", "activation", "quantize")  # in order of trust
 NO_LIMIT = 1 << 31  # of a grid axis
-HALF_BATCH = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
+MIN_HALF_BATCH_SHARE = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
 
 
@@ -29,7 +29,7 @@ def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
     return tuple(load_table("launch_geometry")[section])
 
 
-def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
+def tokens_per_step(trace: Trace, columns: KernelArrays, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
     """``launched``: tokens the kernels of each step were launched for; ``tokens``: those that are real.
 
     Where the cache is written outside a step's graphs (piecewise graphs), its kernels count real tokens while those of
@@ -60,7 +60,7 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, st
     )
 
 
-def count_grids(columns: Columns, step: Ints, rows: Ints, steps: int) -> pl.Series:
+def count_grids(columns: KernelArrays, step: Ints, rows: Ints, steps: int) -> pl.Series:
     """Per step the grid.x that most classes of token-parallel kernels among ``rows`` agree on, null without any."""
     classes = [OP[name] for name in TOKEN_CLASSES]
     frame = pl.DataFrame(
@@ -74,7 +74,9 @@ def count_grids(columns: Columns, step: Ints, rows: Ints, steps: int) -> pl.Seri
     per_stream = usual.group_by("step", "op", "stream", maintain_order=True).first()
     busiest = pl.col("len").max().over("step", "op")  # halves of a batch on two streams have as many kernels each
     per_class = (
-        per_stream.filter(pl.col("len") >= HALF_BATCH * busiest).group_by("step", "op").agg(pl.col("tokens").sum())
+        per_stream.filter(pl.col("len") >= MIN_HALF_BATCH_SHARE * busiest)
+        .group_by("step", "op")
+        .agg(pl.col("tokens").sum())
     )
     trust = pl.col("op").replace_strict(classes, range(len(classes)), return_dtype=pl.Int64)
     best = (
@@ -96,7 +98,7 @@ def spread(frame: pl.DataFrame, value: str, steps: int) -> pl.Series:
 
 
 def requests_per_step(
-    trace: Trace, columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints
+    trace: Trace, columns: KernelArrays, step: Ints, steps: int, last_attention: Ints, batch: Ints
 ) -> pl.DataFrame:
     """Requests of each step, by what shows them; null where not seen.
 
@@ -128,13 +130,13 @@ def requests_per_step(
     )
 
 
-def attention_batch(trace: Trace, columns: Columns, name_facts: pl.DataFrame) -> Ints:
+def attention_batch(trace: Trace, columns: KernelArrays, name_facts: pl.DataFrame) -> Ints:
     """Requests in the batch of each attention kernel as its grid tells, 0 where the layout is not known."""
     return np.where(columns.is_op("attention"), grid_axis(trace, columns, "rule", split=name_facts["split_kv"]), 0)
 
 
 def grid_axis(
-    trace: Trace, columns: Columns, section: str, *, split: pl.Series | None = None, front: bool = False
+    trace: Trace, columns: KernelArrays, section: str, *, split: pl.Series | None = None, front: bool = False
 ) -> Ints:
     """For each kernel what the first matching rule of ``section`` counts on its grid, 0 without one.
 
@@ -177,7 +179,7 @@ def names_like(trace: Trace, section: str) -> Bools:
     return found
 
 
-def preparing_hint(trace: Trace, columns: Columns) -> Ints:
+def preparing_hint(trace: Trace, columns: KernelArrays) -> Ints:
     """For metadata kernels that one kind of step launches: the code of its hint, 0 for all others."""
     hints = np.zeros(trace.names.height, dtype=np.int64)
     for rule in geometry_rules("prepare"):
