@@ -8,7 +8,6 @@ of a fitting size is chance; a count stands where copies of different inputs agr
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,7 +16,7 @@ from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
 from ..graph_replays import Replays
 from ..kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
-from .launch_geometry import geometry_rules
+from .launch_geometry import InputCopyRule, input_copy_rules
 
 NEVER = np.iinfo(np.int64).max
 
@@ -30,7 +29,7 @@ def copied_tokens(
     ``steps`` needs number, lane, end_ns, graph_id, full_graph and launched (the graph's size), sorted by lane and time.
     """
     nothing = pl.Series("copied", [None] * steps.height, dtype=pl.Int64)
-    rules = [rule for rule in geometry_rules("input_copies") if rule["engine"] == engine]
+    rules = [rule for rule in input_copy_rules() if rule.engine == engine]
     if not rules or trace.copies.height == 0 or steps.height == 0:
         return nothing
     sizes = sizes_before_replays(trace, columns, first_replays(columns, replays, step, steps.height), steps)
@@ -93,11 +92,11 @@ def sizes_before_replays(trace: Trace, columns: KernelArrays, first: Ints, steps
     return pl.concat(parts).group_by("number", "kind", "bytes").len()
 
 
-def agreed_counts(sizes: pl.DataFrame, rule: dict[str, Any]) -> pl.DataFrame:
+def agreed_counts(sizes: pl.DataFrame, rule: InputCopyRule) -> pl.DataFrame:
     """Counts on which the copies before a replay agree: one copy for each of the rule's element sizes."""
-    own = sizes.filter(pl.col("kind").is_in(rule["kinds"])).group_by("number", "bytes").agg(pl.col("len").sum())
+    own = sizes.filter(pl.col("kind").is_in(rule.kinds)).group_by("number", "bytes").agg(pl.col("len").sum())
     agreed = None
-    for size, times in Counter(rule["bytes"]).items():
+    for size, times in Counter(rule.bytes).items():
         fitting = own.filter((pl.col("bytes") % size == 0) & (pl.col("bytes") > 0) & (pl.col("len") >= times))
         counts = fitting.select("number", (pl.col("bytes") // size).alias("tokens"))
         agreed = counts if agreed is None else agreed.join(counts, on=["number", "tokens"])

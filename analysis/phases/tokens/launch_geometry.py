@@ -8,12 +8,13 @@ block per request; so do several attention kernels.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import UNSET, UnsetType, convert
 
 from ...facts.load import load_table
+from ...records.record import Record
 from ...records.trace import Trace
 from ..kernel_arrays import HINT, OP, Bools, Ints, KernelArrays
 
@@ -23,10 +24,53 @@ MIN_HALF_BATCH_SHARE = 0.8  # a stream with at least this share of the busiest o
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
 
 
+class GeometryRule(Record, frozen=True, kw_only=True):
+    """One row of launch_geometry.toml; its head says what the keys mean."""
+
+    name: str
+    regex: str
+    example: str
+    source: str
+    batch: str = ""  # grid axis that counts requests of attention
+    rows: str = ""  # grid axis that counts requests elsewhere
+    tokens: str = ""  # grid axis that counts tokens
+    split: bool | UnsetType = UNSET
+    tail: bool = False
+    minus: int = 0
+    flat: bool = False
+    most: int = NO_LIMIT
+    phase: str = ""  # hint of kernels launched for one kind of step
+    op_class: str = ""
+
+
+class CopiesExample(Record, frozen=True, kw_only=True):
+    """Sizes of copies seen before a replay, bytes, and the tokens they stand for."""
+
+    copies: tuple[int, ...]
+    tokens: int
+
+
+class InputCopyRule(Record, frozen=True, kw_only=True):
+    """One row of the ``input_copies`` of launch_geometry.toml."""
+
+    name: str
+    engine: str
+    bytes: tuple[int, ...]  # per token, of inputs that are copied with every step
+    kinds: tuple[str, ...]  # of copies
+    example: CopiesExample
+    source: str
+
+
 @cache
-def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
-    """Rows of one section of geometry.toml."""
-    return tuple(load_table("launch_geometry")[section])
+def geometry_rules(section: str) -> tuple[GeometryRule, ...]:
+    """Rows of one section of launch_geometry.toml that is about kernels."""
+    return convert(load_table("launch_geometry")[section], tuple[GeometryRule, ...])
+
+
+@cache
+def input_copy_rules() -> tuple[InputCopyRule, ...]:
+    """Which copies fill the inputs of a graph, by engine."""
+    return convert(load_table("launch_geometry")["input_copies"], tuple[InputCopyRule, ...])
 
 
 def tokens_per_step(trace: Trace, columns: KernelArrays, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
@@ -150,14 +194,14 @@ def grid_axis(
     most = np.full(trace.names.height, NO_LIMIT)
     key = {"rule": "batch", "rows": "rows", "tokens": "tokens"}[section]
     for rule in reversed(geometry_rules(section)):
-        if front and rule.get("tail", False):
+        if front and rule.tail:
             continue
-        matches = trace.names["name"].str.contains(rule["regex"])
-        if "split" in rule and split is not None:
-            matches &= (split == rule["split"]).fill_null(False)
+        matches = trace.names["name"].str.contains(rule.regex)
+        if rule.split is not UNSET and split is not None:
+            matches &= (split == rule.split).fill_null(False)
         hit = matches.to_numpy()
         axes[hit] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
-        minus[hit], flat[hit], most[hit] = rule.get("minus", 0), rule.get("flat", False), rule.get("most", NO_LIMIT)
+        minus[hit], flat[hit], most[hit] = rule.minus, rule.flat, rule.most
     size = np.zeros(columns.count, dtype=np.int64)
     if not axes.any():
         return size
@@ -175,7 +219,7 @@ def names_like(trace: Trace, section: str) -> Bools:
     """Per name, whether a rule of ``section`` holds: attention kernels for 'few' query rows, or for 'many'."""
     found = np.zeros(trace.names.height, dtype=bool)
     for rule in geometry_rules(section):
-        found |= trace.names["name"].str.contains(rule["regex"]).to_numpy()
+        found |= trace.names["name"].str.contains(rule.regex).to_numpy()
     return found
 
 
@@ -183,5 +227,5 @@ def preparing_hint(trace: Trace, columns: KernelArrays) -> Ints:
     """For metadata kernels that one kind of step launches: the code of its hint, 0 for all others."""
     hints = np.zeros(trace.names.height, dtype=np.int64)
     for rule in geometry_rules("prepare"):
-        hints[trace.names["name"].str.contains(rule["regex"]).to_numpy()] = HINT[rule["phase"]]
+        hints[trace.names["name"].str.contains(rule.regex).to_numpy()] = HINT[rule.phase]
     return hints[columns.name] if len(hints) and columns.count else np.zeros(columns.count, dtype=np.int64)
