@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...analysis.gates import parse_gate
+from ...analysis.numeric.number_text import plural
 from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
 from ...analysis.records.options import Options
 from ...ingest.temporary_copies import remove_left_folders
-from ..number_text import plural
 from ..progress import Progress
 from ..table_files import check_table, write_table
 from ..whole_files import check_target, write_whole

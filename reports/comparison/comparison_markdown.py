@@ -8,9 +8,9 @@ from typing import Any
 from ...analysis.compare import Comparison
 from ...analysis.compare.compare_runs import Change
 from ...analysis.gates import GateResult
+from ...analysis.numeric.number_text import AT_LEAST, is_known, number
 from ...analysis.records.version import __version__
 from ..markdown import escape, gate_lines, table
-from ..number_text import AT_LEAST, is_known, number
 
 SCOPE = (
     "The verdict is on step times at equal batch and KV length; the numbers as measured also show what the runs served."

@@ -7,8 +7,8 @@ from typing import Any
 
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
+from ...analysis.numeric.number_text import milliseconds, number
 from ...analysis.records.version import __version__
-from ..number_text import milliseconds, number
 from ..pages import render_page
 from .comparison_json import change_row
 from .comparison_markdown import SCOPE, headline_rows

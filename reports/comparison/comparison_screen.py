@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
-from ..number_text import number
+from ...analysis.numeric.number_text import number
 from ..screen import Screen
 from ..terminal import plain
 from .comparison_markdown import SCOPE, deciding_changes, headline_rows
