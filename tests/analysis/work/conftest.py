@@ -66,6 +66,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Prepar
         trace = open_trace(run.write(folder / f"{name}.sqlite"))
         facts = classify_names(trace.names)
         devices = resolve_devices(trace)
-        return Prepared(run, trace, facts, devices, find_phases(trace, facts, devices=devices))
+        return Prepared(run, trace, facts, devices, find_phases(trace, facts))
 
     return make
