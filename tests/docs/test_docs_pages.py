@@ -116,7 +116,7 @@ def test_thresholds_are_those_of_the_code():
             f"({ratios.MFU_BOOST_PCT:.0f}% where clocks are not known)",
             f"MBU up to {ratios.MBU_NOISE_PCT:.0f}%",
             f"under {100 * ratios.LATENCY_SHARE:.0f}% of the",
-            f"more than {sampled.DISAGREES} times",
+            f"more than {sampled.MAX_RATIO} times",
             f"| {formulas.NORM_FLOP_PER_ELEMENT:.0f} T h; {formulas.NORM_FLOP_PER_ELEMENT + 1:.0f} T h |",
             f"| {formulas.ROPE_FLOP_PER_ELEMENT:.0f} T w |",
             f"| {formulas.ACTIVATION_FLOP_PER_ELEMENT:.0f} T I |",
