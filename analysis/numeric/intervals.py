@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 Times = npt.NDArray[np.int64]
+IntegerType = TypeVar("IntegerType", bound=np.integer)
 MAX_KEYS_UNSORTED = 12
 
 
@@ -158,7 +160,7 @@ class Measure:
 EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-def latest_end_so_far(ends: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+def latest_end_so_far(ends: npt.NDArray[IntegerType]) -> npt.NDArray[IntegerType]:
     """For each of intervals sorted by start: the latest end of it and all before it, in the type of ``ends``."""
     return np.maximum.accumulate(ends)
 
