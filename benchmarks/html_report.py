@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trace_analyze import analyze
 from trace_analyze.fixtures.matrix import large
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.reports.html import render_html
 
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]

@@ -11,7 +11,7 @@ from trace_analyze import analyze, open_trace
 from trace_analyze.analysis.records.errors import CannotAnswerError
 from trace_analyze.cli import main
 from trace_analyze.fixtures.build import CAPTURES
-from trace_analyze.fixtures.stats_writer import kernel_summary_csv
+from trace_analyze.fixtures.writers.stats_writer import kernel_summary_csv
 from trace_analyze.reports.perfetto import to_perfetto
 from trace_analyze.reports.table_files import kernel_rows
 

@@ -11,9 +11,9 @@ import pytest
 
 from trace_analyze.fixtures.build import CAPTURES
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.parquet_writer import write_tables
-from trace_analyze.fixtures.serving import simulate
-from trace_analyze.fixtures.stats_writer import gpu_trace_csv
+from trace_analyze.fixtures.simulator.serving import simulate
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.stats_writer import gpu_trace_csv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 

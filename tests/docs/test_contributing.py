@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ..conftest import REPOSITORY
+from .conftest import REPOSITORY
 
 PAGE = REPOSITORY / ".github" / "CONTRIBUTING.md"
 NEEDED = ("analysis", "docs", "fixtures", "ingest", "reports", "tests", "pyproject.toml", "py.typed", "README.md")

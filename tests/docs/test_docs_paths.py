@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from ..conftest import REPOSITORY
+from .conftest import REPOSITORY
 
 # CONTRIBUTING.md names files that its reader will make; its walks are executed
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]

@@ -22,11 +22,11 @@ from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.analysis.road import Capture, analyze_capture
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.cases import StepSpec, steps_capture
-from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.matrix import MS
-from trace_analyze.fixtures.nsys_writer import Capture as Export
-from trace_analyze.fixtures.scheduler import Request
-from trace_analyze.fixtures.serving import SimulatedRun, simulate
+from trace_analyze.fixtures.simulator.config import RunConfig
+from trace_analyze.fixtures.simulator.scheduler import Request
+from trace_analyze.fixtures.simulator.serving import SimulatedRun, simulate
+from trace_analyze.fixtures.writers.nsys_writer import Capture as Export
 
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 #: Two A100s, tensor parallel: eight prompts (a prefill step, a mixed one), decode, two more prompts in chunks.

@@ -12,7 +12,7 @@ from trace_analyze.analysis.client.steps import CaptureClock, CaptureSteps
 from trace_analyze.fixtures.client_logs import Delivery, serve, watch, writers
 from trace_analyze.fixtures.client_logs.served import Served
 from trace_analyze.fixtures.client_logs.watch import ClientView
-from trace_analyze.fixtures.scheduler import poisson_like
+from trace_analyze.fixtures.simulator.scheduler import poisson_like
 from trace_analyze.ingest.client_logs import ClientLog, open_client_log
 
 MONOTONIC_ZERO = 4_990_000_000_000

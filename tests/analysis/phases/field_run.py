@@ -1,6 +1,6 @@
 """Serving runs written kernel by kernel, with the truth beside each kernel: engines and settings not simulated elsewhere.
 
-Nothing here knows the simulator of ``fixtures/serving.py``: names, grids, launch order and timing are stated anew, so
+Nothing here knows the simulator of ``fixtures/simulator/serving.py``: names, grids, launch order and timing are stated anew, so
 that a habit of the one is not taken for a law. A run is a host clock and one GPU clock per (process, device, stream).
 """
 
@@ -16,7 +16,7 @@ import polars as pl
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import PhaseResult, find_phases
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 from trace_analyze.ingest import open_trace
 
 Grid: TypeAlias = int | tuple[int, int, int]  # blocks along x, or along all three

@@ -17,7 +17,7 @@ from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import Trace
 from trace_analyze.analysis.work import WorkResult, assign_work
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import SimulatedRun, simulate
+from trace_analyze.fixtures.simulator.serving import SimulatedRun, simulate
 from trace_analyze.ingest import open_trace
 
 

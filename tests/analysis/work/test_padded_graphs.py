@@ -10,7 +10,7 @@ import trace_analyze as ta
 from trace_analyze.analysis.compare.compare_runs import compare_profiles
 from trace_analyze.analysis.compare.run_profile import profile_of
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.reports.first_screen.lines import ratio_lines
 from trace_analyze.reports.html import save_html
 from trace_analyze.reports.json_report import to_dict

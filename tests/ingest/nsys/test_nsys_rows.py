@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from trace_analyze.analysis.records.errors import CannotAnswerError
 from trace_analyze.analysis.records.trace import Trace
-from trace_analyze.fixtures.nsys_schema import GENERATIONS
-from trace_analyze.fixtures.nsys_writer import KERNEL, NVTX, RUNTIME, Capture, global_pid
+from trace_analyze.fixtures.writers.nsys_schema import GENERATIONS
+from trace_analyze.fixtures.writers.nsys_writer import KERNEL, NVTX, RUNTIME, Capture, global_pid
 from trace_analyze.ingest import open_trace
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError
 from trace_analyze.analysis.records.trace import FRAMES
 from trace_analyze.fixtures import cases
-from trace_analyze.fixtures.kineto_writer import write_kineto
 from trace_analyze.fixtures.matrix import MATRIX, TOGETHER, busy
-from trace_analyze.fixtures.serving import simulate, write_together
+from trace_analyze.fixtures.simulator.serving import simulate, write_together
+from trace_analyze.fixtures.writers.kineto_writer import write_kineto
 from trace_analyze.ingest import is_capture_folder, open_trace
 from trace_analyze.ingest.run_of_files.clock_skew import Collectives, find_skew
 from trace_analyze.ingest.run_of_files.file_names import (

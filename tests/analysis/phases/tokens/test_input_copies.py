@@ -11,7 +11,7 @@ from trace_analyze.analysis.phases.tokens.input_copies import agreed_counts, pos
 from trace_analyze.analysis.phases.tokens.launch_geometry import input_copy_rules
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.ingest import open_trace
 
 RULES = {rule["engine"]: rule for rule in input_copy_rules()}
