@@ -77,7 +77,7 @@ class Served:
     last_launch: np.ndarray
 
 
-def serve(
+def serve(  # noqa: PLR0913 (a capture is stated by keywords)
     capture: Capture,
     steps: int,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -35,7 +36,7 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture
-def folder_stays_as_it_was(tmp_path: Path):
+def folder_stays_as_it_was(tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Asserts after the test that ``tmp_path`` holds the same files with the same bytes as when it was called."""
     seen: dict[Path, bytes] = {}
 

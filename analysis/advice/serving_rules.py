@@ -19,6 +19,7 @@ from ..records.advice import (
     UnfusedKernels,
     WrongDtype,
 )
+from ..records.usable_steps import USABLE_STEP
 from ..records.what_if import WhatIf
 from .evidence import Evidence, Rule
 from .ridge_batch import ridge_batch
@@ -125,7 +126,7 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     """Decode reads all weights for far fewer requests than the ridge batch."""
     found = evidence.found
     ridge = ridge_batch(found.ceilings, found.model)
-    steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded") & ~pl.col("partial"))
+    steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & USABLE_STEP)
     # Rows of the GEMMs: with speculation a request brings several tokens.
     rows = pl.coalesce("decode_tokens", "decode_requests")
     known = steps.select("decode_requests", rows.alias("rows")).drop_nulls("decode_requests")

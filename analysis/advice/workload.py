@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType, structs
 
 from ..numeric.number_text import short_duration, short_number, short_percent
 from ..records.tables import OP_CLASSES
+from ..records.usable_steps import USABLE_STEP
 from ..records.what_if import Disaggregation, WhatIf
 from ..records.workload import ChunkTechnique, PrefixTechnique, StepTechnique, Technique, Workload
 from ..summary.summary_input import SummaryInput
@@ -113,7 +114,7 @@ def _by_time(split: Disaggregation | None) -> _Share:
 
 
 def _by_tokens(steps: pl.DataFrame) -> _Share:
-    usable = steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    usable = steps.filter(USABLE_STEP)
     one = usable.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
     phase = pl.col("phase").cast(pl.String)
     prefill = one.filter(phase.is_in(["prefill", "mixed"]))["prefill_tokens"]
@@ -160,12 +161,7 @@ def _bound_by(found: SummaryInput, step: _DecodeStep) -> str:
 
 
 def _median_decode_step(found: SummaryInput) -> _DecodeStep | None:
-    decode = found.steps.filter(
-        (pl.col("phase").cast(pl.String) == "decode")
-        & ~pl.col("partial")
-        & ~pl.col("excluded")
-        & (pl.col("busy_ns") > 0)
-    )
+    decode = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & USABLE_STEP & (pl.col("busy_ns") > 0))
     own = np.zeros(found.steps.height + 1, dtype=bool)  # the last entry takes kernels outside every step
     own[decode["step"].to_numpy()] = True
     rows = np.flatnonzero(own[found.kernels["step"].to_numpy()])

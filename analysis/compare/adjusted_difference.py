@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_STEPS = 5
+MIN_STEPS = 5
 DRIFT_ORDER = 2
 SIGNIFICANT_T = 3.3  # two-sided p of about 0.001
 CONFIDENCE_T = 1.96  # the interval that is printed
@@ -57,7 +57,7 @@ def adjusted_difference(
 
     ``covariates_*`` have shape (steps, k); columns that hold a NaN or do not vary are left out.
     """
-    if len(before) < FEWEST_STEPS or len(after) < FEWEST_STEPS:
+    if len(before) < MIN_STEPS or len(after) < MIN_STEPS:
         return None
     mean = float(winsorise(before).mean())
     if mean <= 0:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .adjusted_difference import FEWEST_STEPS, Difference, adjusted_difference
+from .adjusted_difference import MIN_STEPS, Difference, adjusted_difference
 from .run_profile import Floats, JsonObject, PhaseProfile, Profile
 
 VERDICTS = ("regression", "improvement", "no change", "inconclusive", "not comparable")
 # An op class or kernel decides the verdict only where its change is at least this share of the step.
-SMALLEST_SHARE_OF_STEP = 0.005
-NEW_KERNEL_SHARE = 0.005  # of the run's kernel time
+MIN_SHARE_OF_STEP = 0.005
+MIN_NEW_KERNEL_SHARE = 0.005  # of the run's kernel time
 _MUST_AGREE = {
     "gpu_name": "GPU",
     "devices": "number of devices",
@@ -151,7 +151,7 @@ def _phase_changes(phase: str, before: PhaseProfile, after: PhaseProfile, min_ch
             difference = adjusted_difference(mine[name], theirs[name], *covariates)
             if difference is None:
                 continue
-            worth = abs(difference.after - difference.before) >= SMALLEST_SHARE_OF_STEP * step.before
+            worth = abs(difference.after - difference.before) >= MIN_SHARE_OF_STEP * step.before
             counts = worth and difference.significant(min_change_pct, tests=len(shared))
             changes.append(Change(phase, kind, name, difference, counts))
     return changes
@@ -160,7 +160,7 @@ def _phase_changes(phase: str, before: PhaseProfile, after: PhaseProfile, min_ch
 def _verdict(changes: list[Change], min_change_pct: float) -> tuple[str, list[str]]:
     steps = [c for c in changes if c.kind == "step"]
     if not steps:
-        return "inconclusive", [f"fewer than {FEWEST_STEPS} whole steps of a kind in one of the runs"]
+        return "inconclusive", [f"fewer than {MIN_STEPS} whole steps of a kind in one of the runs"]
     named = [sentence(c) for c in changes if c.counts]
     if named:
         # whole steps decide; where they stand still, their parts do, the slower ones first
@@ -196,7 +196,7 @@ def _new_and_vanished(
 ) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     def only(mine: Mapping[str, float], other: Mapping[str, float]) -> list[tuple[str, float]]:
         total = sum(mine.values())
-        rows = [(n, ms) for n, ms in mine.items() if n not in other and ms >= NEW_KERNEL_SHARE * total]
+        rows = [(n, ms) for n, ms in mine.items() if n not in other and ms >= MIN_NEW_KERNEL_SHARE * total]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     return only(after, before), only(before, after)

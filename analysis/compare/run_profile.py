@@ -20,10 +20,11 @@ from msgspec import ValidationError, convert
 from ..records.analysis import Analysis
 from ..records.plain_values import clean
 from ..records.record import Record
+from ..records.usable_steps import USABLE_STEP
 
 PROFILE_VERSION = 1
-MOST_STEPS = 1000  # evenly spaced over the run
-MOST_KERNELS = 60
+MAX_STEPS_KEPT = 1000  # evenly spaced over the run
+MAX_KERNELS_KEPT = 60
 _FLOATS = ("duration_ms", "tokens", "batch", "kv_tokens")
 
 Floats = npt.NDArray[np.float64]
@@ -81,7 +82,7 @@ def profile_of(analysis: Analysis) -> Profile:
         graph_trace_mode=capture.graph_trace_mode,
         engine=analysis.trust.engine or capture.serving.engine,
     )
-    kept = analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    kept = analysis.steps.filter(USABLE_STEP)
     if len(kept):
         kept = kept.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
     table = analysis.kernel_table.group_by("name", maintain_order=True).agg(pl.col("total_ms").sum())
@@ -101,8 +102,8 @@ def profile_of(analysis: Analysis) -> Profile:
 
 
 def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
-    if len(steps) > MOST_STEPS:
-        steps = steps[np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int).tolist()]
+    if len(steps) > MAX_STEPS_KEPT:
+        steps = steps[np.linspace(0, len(steps) - 1, MAX_STEPS_KEPT).round().astype(int).tolist()]
     tokens = steps["prefill_tokens"] + steps["decode_tokens"].fill_null(0)
     batch = steps["padded_tokens"].fill_null(steps["decode_requests"])
     kernels = _ms_per_step(analysis, steps)
@@ -111,8 +112,8 @@ def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
         tokens=tokens.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         batch=batch.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         kv_tokens=steps["kv_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
-        op_classes=_matrix(kernels, steps, "op_class", MOST_KERNELS),
-        kernels=_matrix(kernels, steps, "short_name", MOST_KERNELS),
+        op_classes=_matrix(kernels, steps, "op_class", MAX_KERNELS_KEPT),
+        kernels=_matrix(kernels, steps, "short_name", MAX_KERNELS_KEPT),
     )
 
 

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import polars as pl
+from msgspec import convert
 
 from ..facts.load import load_table
+from ..records.record import Record
 from ..records.trace import Trace
 
 
+class EngineRule(Record, frozen=True, kw_only=True):
+    """One row of engines.toml; its head says what the keys mean."""
+
+    name: str
+    regex: str
+    source: str = ""
+    example: str = ""
+    mixes: bool
+    pads_graphs: bool = True
+
+
 @cache
-def engine_rules() -> tuple[dict[str, Any], ...]:
+def engine_rules() -> tuple[EngineRule, ...]:
     """Rows of engines.toml."""
-    return tuple(load_table("engines")["engine"])
+    return convert(load_table("engines")["engine"], tuple[EngineRule, ...])
 
 
 def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
@@ -31,19 +43,19 @@ def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
     if len(engines) == 1:
         return str(engines[0])
     for rule in engine_rules():
-        if rule["regex"] and trace.names["name"].str.contains(rule["regex"]).any():
-            return str(rule["name"])
+        if rule.regex and trace.names["name"].str.contains(rule.regex).any():
+            return rule.name
     return str(engines[0]) if engines else None
 
 
 def engine_pads_graphs(engine: str | None) -> bool:
     """Whether the engine replays graphs captured for a larger batch than it has; assumed of an unknown engine."""
-    return all(bool(rule.get("pads_graphs", True)) for rule in engine_rules() if rule["name"] == engine)
+    return all(rule.pads_graphs for rule in engine_rules() if rule.name == engine)
 
 
 def engine_mixes(engine: str | None) -> bool | None:
     """Whether the engine's scheduler mixes prompts with decoding requests by default; None for an unknown engine."""
     for rule in engine_rules():
-        if rule["name"] == engine:
-            return bool(rule["mixes"])
+        if rule.name == engine:
+            return rule.mixes
     return None

@@ -26,7 +26,7 @@ from .idle_causes import IdleContext, IdleIntervals, find_idle
 OPAQUE = "graph replays are opaque: the kernels inside are not recorded, so idle time cannot be told from work"
 LOST = "graph replays left no kernel records: busy time is too low and idle time cannot be told from work"
 NO_TIMES = "the input holds durations but no times"
-LOST_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
+MAX_LOST_REPLAY_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
 
 
 class AccountingError(AssertionError):
@@ -191,7 +191,7 @@ def _lost_replays(trace: Trace, kernels: pl.DataFrame) -> bool:
     used = np.zeros(len(is_graph) + 1, dtype=bool)  # the last entry takes kernels without a launch
     used[kernels["launch"].to_numpy()] = True
     recorded = trace.graph_launches.select("process", "correlation_id").unique().height
-    return int((is_graph & ~used[:-1]).sum()) - recorded > LOST_SHARE * int(is_graph.sum())
+    return int((is_graph & ~used[:-1]).sum()) - recorded > MAX_LOST_REPLAY_SHARE * int(is_graph.sum())
 
 
 GraphRows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]

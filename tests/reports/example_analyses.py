@@ -139,7 +139,7 @@ def hostile(rows: int = 5_000, length: int = 200) -> Analysis:
 def repeated(base: Analysis, times: int) -> Analysis:
     """``base`` as if its window had come ``times`` times in a row: frames of events only, the summary stays."""
     period = base.window.end_ns - base.window.start_ns + MS
-    index_step = int(base.steps["index"].max() or 0) + 1
+    index_step = max(base.steps["index"].to_list(), default=0) + 1
 
     def again(frame: pl.DataFrame, **counted: int) -> pl.DataFrame:
         """The frame once per repetition, later by a period each; ``counted`` columns go on counting by so many."""
@@ -158,7 +158,9 @@ def repeated(base: Analysis, times: int) -> Analysis:
         kernels=kernels,
         trace=replace(base.trace, kernels=kernels.select(recorded)),
         steps=again(base.steps, step=base.steps.height, index=index_step),
-        stalls=again(base.stalls, stall=base.stalls.height, episode=int(base.stalls["episode"].max() or 0) + 1),
+        stalls=again(
+            base.stalls, stall=base.stalls.height, episode=max(base.stalls["episode"].to_list(), default=0) + 1
+        ),
         gaps=again(base.gaps, index=index_step, stall=base.stalls.height),
         window=structs.replace(base.window, end_ns=base.window.start_ns + times * period),
         summary=structs.replace(base.summary, window_ms=times * period / 1e6, kernel_count=kernels.height),

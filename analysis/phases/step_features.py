@@ -2,72 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import polars as pl
 
-from ...records.trace import Trace
-from ..boundaries.marker_spans import Spans, majority, mostly
-from ..boundaries.marker_steps import FACTS, MarkerSteps
-from ..boundaries.step_boundaries import DRAFT_SHARE, RawSteps
-from ..boundaries.warm_up import start_up_steps
-from ..kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
-from ..ladder.phase_ladder import name_evidence
-from ..ladder.plain_pytorch import size_of_steps
-from ..launch_links import LinkResult
-from ..tokens.input_copies import copied_tokens, with_copied_tokens
-from ..tokens.launch_geometry import attention_batch, preparing_hint, requests_per_step, tokens_per_step
+from ..records.trace import Trace
+from .boundaries.marker_spans import MarkerSpans, majority, mostly
+from .boundaries.marker_steps import FACTS, MarkerSteps
+from .boundaries.step_boundaries import MAX_DRAFT_LAYER_SHARE, RawSteps
+from .boundaries.warm_up import start_up_steps
 from .graph_replays import Replays, graphs_of_steps
+from .kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
+from .ladder.phase_ladder import name_evidence
+from .ladder.plain_pytorch import size_of_steps
+from .launch_links import LinkResult
+from .step_evidence import STEP_EVIDENCE
+from .tokens.input_copies import copied_tokens, with_copied_tokens
+from .tokens.launch_geometry import attention_batch, preparing_hint, requests_per_step, tokens_per_step
 
-USUAL = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
+MIN_USUAL_SHARE = 0.6  # share of a lane's steps that must show a thing for its absence to mean something
 MAX_VERIFY_WIDTH = 16  # more tokens per request than this are a prompt, not a speculative verify
 
 
-def describe_steps(
-    trace: Trace,
-    columns: Columns,
-    link: LinkResult,
-    raw: RawSteps,
-    markers: MarkerSteps,
-    name_facts: pl.DataFrame,
-    spans: Spans,
-    replays: Replays,
-    engine: str | None,
-) -> pl.DataFrame:
-    """One row per step with what every rung of the ladder sees."""
-    count = raw.frame.height
-    step = raw.step
-    facts = marker_facts(raw, markers)
+@dataclass(frozen=True)
+class StepSources:
+    """What was found of a capture before its steps are described."""
+
+    trace: Trace
+    columns: KernelArrays
+    link: LinkResult
+    raw: RawSteps
+    markers: MarkerSteps
+    name_facts: pl.DataFrame  # row-aligned with ``trace.names``
+    spans: MarkerSpans
+    replays: Replays
+    engine: str | None
+
+
+def describe_steps(sources: StepSources) -> pl.DataFrame:
+    """One row per step with what every rung of the ladder sees of it (STEP_EVIDENCE)."""
+    trace, columns, step = sources.trace, sources.columns, sources.raw.step
+    frame = shown_by_kernels(sources)
+    frame = frame.with_columns(
+        pl.coalesce("marker_phase", "span_phase").alias("marker_phase"),
+        pl.Series("number", np.arange(frame.height)),
+        pl.Series("excluded", mostly(step, sources.spans.capture >= 0, frame.height)),
+    )
+    copied = copied_tokens(trace, columns, sources.replays, step, frame, sources.engine)
+    frame = with_copied_tokens(frame, copied)
+    warm_up = start_up_steps(trace, columns, sources.link, step, frame)
+    frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
+    layers = sources.raw.layers
+    frame = frame.with_columns(draft_passes(frame, layers), count_requests(frame), cut_short(layers))
+    frame = frame.with_columns(verify_width(frame))
+    frame = frame.with_columns(continuing_requests(trace, columns, step, frame))
+    return frame.select(pl.col(name).cast(dtype) for name, dtype in STEP_EVIDENCE.items())
+
+
+def shown_by_kernels(sources: StepSources) -> pl.DataFrame:
+    """One row per step with what its kernels, graph replays and markers show, each source's columns beside the others'."""
+    trace, columns, raw = sources.trace, sources.columns, sources.raw
+    count, step = raw.frame.height, raw.step
     last_attention = last_layer(columns, raw, count)
-    batch = attention_batch(trace, columns, name_facts)
+    batch = attention_batch(trace, columns, sources.name_facts)
     requests = requests_per_step(trace, columns, step, count, last_attention, batch)
-    frame = pl.concat(
+    tokens = tokens_per_step(trace, columns, step, sources.link.replay, count)
+    return pl.concat(
         [
             raw.frame,
             step_extent(columns, step, last_attention),
-            facts,
+            marker_facts(raw, sources.markers),
             name_evidence(columns, preparing_hint(trace, columns), step, raw.layer, count),
-            graphs_of_steps(columns, replays, step, count),
-            tokens := tokens_per_step(trace, columns, step, link.replay, count),
+            graphs_of_steps(columns, sources.replays, step, count),
+            tokens,
             size_of_steps(columns, step, last_attention, tokens["tokens"]),
             requests,
-            pl.DataFrame({"span_phase": majority(step, spans.phase, count)}),
+            pl.DataFrame({"span_phase": majority(step, sources.spans.phase, count)}),
         ],
         how="horizontal",
     )
-    frame = frame.with_columns(
-        pl.coalesce("marker_phase", "span_phase").alias("marker_phase"),
-        pl.Series("number", np.arange(count)),
-        pl.Series("excluded", mostly(step, spans.capture >= 0, count)),
-    )
-    frame = with_copied_tokens(frame, copied_tokens(trace, columns, replays, step, frame, engine))
-    warm_up = start_up_steps(trace, columns, link, step, frame)
-    frame = frame.with_columns(pl.col("excluded") | pl.Series(warm_up))
-    frame = frame.with_columns(draft_passes(frame, raw.layers), count_requests(frame), cut_short(raw.layers))
-    frame = frame.with_columns(verify_width(frame))
-    return frame.with_columns(continuing_requests(trace, columns, step, frame))
 
 
-def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
+def last_layer(columns: KernelArrays, raw: RawSteps, steps: int) -> Ints:
     """Row of the last attention kernel of each step, else of what begins its last layer; -1 without any."""
     last = np.full(max(steps, 1), -1, dtype=np.int64)
     rows = np.flatnonzero(columns.is_op("attention") & (raw.step >= 0))
@@ -78,7 +95,7 @@ def last_layer(columns: Columns, raw: RawSteps, steps: int) -> Ints:
     return last
 
 
-def step_extent(columns: Columns, step: Ints, last_attention: Ints) -> pl.DataFrame:
+def step_extent(columns: KernelArrays, step: Ints, last_attention: Ints) -> pl.DataFrame:
     """Start, end, kernel count of each step, when its work begins, and whether it opens and closes as steps do."""
     rows = np.flatnonzero(step >= 0)
     ahead = rows <= last_attention[step[rows]]
@@ -115,8 +132,8 @@ def cut_short(layers: int | None) -> pl.Expr:
     position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
     first, last = position == 0, position == count - 1
     fewer = (pl.col("attention") < (layers or 0)) & (first | last) & ~pl.col("opaque")
-    headless = first & ~pl.col("opens") & (pl.col("opens").mean().over("lane") > USUAL) & ~pl.col("opaque")
-    tailless = last & ~pl.col("closes") & (pl.col("closes").mean().over("lane") > USUAL)
+    headless = first & ~pl.col("opens") & (pl.col("opens").mean().over("lane") > MIN_USUAL_SHARE) & ~pl.col("opaque")
+    tailless = last & ~pl.col("closes") & (pl.col("closes").mean().over("lane") > MIN_USUAL_SHARE)
     return ((fewer | headless | tailless) & (count > 2)).alias("cut_short")
 
 
@@ -158,13 +175,13 @@ def draft_passes(frame: pl.DataFrame, layers: int | None) -> pl.Series:
     if layers is None or layers < 4:
         return pl.Series("draft", [False] * frame.height, dtype=pl.Boolean)
     position, count = pl.int_range(pl.len()).over("lane"), pl.len().over("lane")
-    short = (pl.col("attention") <= layers * DRAFT_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
+    short = (pl.col("attention") <= layers * MAX_DRAFT_LAYER_SHARE) & (pl.col("marker") < 0) & ~pl.col("opaque")
     inner = short & (position > 0) & (position < count - 1)
     sizes = frame.filter(inner)["attention"].unique()
     return frame.select((short & pl.col("attention").is_in(sizes.implode())).alias("draft")).to_series()
 
 
-def continuing_requests(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:
+def continuing_requests(trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame) -> pl.Series:
     """Requests whose token ids were copied on the device from the step before (one 4-byte id each).
 
     An engine that schedules ahead copies them between the end of one step and the first layer of the next. The count

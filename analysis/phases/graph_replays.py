@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ...records.tables import GRAPHS
-from ...records.trace import Trace
-from ..kernel_arrays import Columns, Ints, column, dense_pairs
-from ..launch_links import LinkResult
+from ..records.tables import GRAPHS
+from ..records.trace import Trace
+from .kernel_arrays import Ints, KernelArrays, column, dense_pairs
+from .launch_links import LinkResult
 
 NO_SMALLER = "no smaller graph was replayed to compare with: weights are read whatever the batch"
 NO_COUNTS = "the captured size or the real batch is not known"
@@ -28,7 +28,7 @@ class Replays:
     graph: Ints  # id of the graph: as recorded, else its first node's, else one per shape
 
 
-def read_replays(trace: Trace, columns: Columns, link: LinkResult) -> Replays:
+def read_replays(trace: Trace, columns: KernelArrays, link: LinkResult) -> Replays:
     """Every replay with the graph it replays."""
     rows = np.flatnonzero(link.replay >= 0)
     number = link.replay[rows]
@@ -45,7 +45,7 @@ def read_replays(trace: Trace, columns: Columns, link: LinkResult) -> Replays:
     return Replays(first[known], nodes, attention, ns, own, identify(trace, columns, first[known], nodes))
 
 
-def identify(trace: Trace, columns: Columns, first: Ints, nodes: Ints) -> Ints:
+def identify(trace: Trace, columns: KernelArrays, first: Ints, nodes: Ints) -> Ints:
     """Which graph each replay replays, by its first row."""
     kernel, whole = columns.kernel_row[first], columns.graph_row[first]
     graph = np.full(len(first), -1, dtype=np.int64)
@@ -58,7 +58,7 @@ def identify(trace: Trace, columns: Columns, first: Ints, nodes: Ints) -> Ints:
     return graph
 
 
-def graphs_of_steps(columns: Columns, replays: Replays, step: Ints, steps: int) -> pl.DataFrame:
+def graphs_of_steps(columns: KernelArrays, replays: Replays, step: Ints, steps: int) -> pl.DataFrame:
     """Per step: ``graph_id`` of its largest replay (null without), ``full_graph`` (attention inside), graph time.
 
     ``graph_rows_ns`` is the graph time without attention: what can depend on the rows the graph was captured for.
@@ -88,7 +88,7 @@ def graphs_of_steps(columns: Columns, replays: Replays, step: Ints, steps: int) 
     return joined.select("graph_id", full.fill_null(False).alias("full_graph"), times)
 
 
-def graph_table(trace: Trace, columns: Columns, replays: Replays, steps: pl.DataFrame) -> pl.DataFrame:
+def graph_table(trace: Trace, columns: KernelArrays, replays: Replays, steps: pl.DataFrame) -> pl.DataFrame:
     """GRAPHS: captured size, replays, nodes, the real batch, the share of padded rows and what they cost."""
     counted = steps.filter(pl.col("graph_id").is_not_null() & ~pl.col("excluded") & pl.col("full_graph"))
     real = pl.col("prefill_tokens") + pl.col("decode_tokens")
