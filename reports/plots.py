@@ -17,6 +17,7 @@ import polars as pl
 from ..analysis.gpus.run_ceilings import ceilings_in_use, main_dtype
 from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.usable_steps import USABLE_STEP
 from .key_text import label
 from .terminal import PHASE_STYLES
 from .whole_files import file_name, produce_whole
@@ -166,7 +167,7 @@ def _label(axes: Any, points: Sequence[Mapping[str, Any]], most: int = 9) -> Non
 
 
 def _counted_steps(analysis: Analysis) -> pl.DataFrame:
-    return analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    return analysis.steps.filter(USABLE_STEP)
 
 
 def draw_utilisation(analysis: Analysis, axes: Any) -> None:

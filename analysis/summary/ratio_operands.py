@@ -7,6 +7,8 @@ from typing import Literal
 
 import polars as pl
 
+from ..records.usable_steps import USABLE_STEP
+
 AGREE = 0.01  # relative: mixed data types and refused steps can part the plain quotient from the ratio
 
 
@@ -27,9 +29,7 @@ def ratio_operands(
 
     ``ceiling``: bytes/s or FLOP/s of one device.
     """
-    counted = steps.filter(
-        (pl.col("phase") == phase) & ~pl.col("partial") & ~pl.col("excluded") & pl.col(f"{ratio}_pct").is_not_null()
-    )
+    counted = steps.filter((pl.col("phase") == phase) & USABLE_STEP & pl.col(f"{ratio}_pct").is_not_null())
     amount = float(counted["bytes" if ratio == "mbu" else "flop"].sum())
     busy_ns = float(counted["busy_ns"].sum())
     if not ceiling or not busy_ns:

@@ -10,6 +10,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from trace_analyze.analysis.numeric.number_text import number
+
 sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 
 ARGUMENTS = [
@@ -190,8 +192,8 @@ def test_hover_names_a_kernel_with_its_work(visit, pages):
     assert f"gemm, {kernel['phase']} (by {kernel['evidence']})" in tip
     assert f"{(end - start) / 1e6:.3f} ms from" in tip
     assert f"grid {kernel['grid_x']} × {kernel['grid_y']} × {kernel['grid_z']}" in tip
-    assert f"intensity {kernel['flop'] / kernel['bytes']:.0f} FLOP/byte (model)" in tip
-    assert f"MFU {kernel['mfu_pct']:.1f}%, MBU {kernel['mbu_pct']:.1f}%" in tip
+    assert f"intensity {number(kernel['flop'] / kernel['bytes'])} FLOP/byte (model)" in tip
+    assert f"MFU {number(kernel['mfu_pct'])}%, MBU {number(kernel['mbu_pct'])}%" in tip
 
 
 def test_measure_says_the_time_between(visit):
