@@ -29,7 +29,7 @@ def print_comparison(
     console.print()
     grid = _grid("as measured", "before", "after", "change")
     for row in headline_rows(comparison):
-        grid.add_row(*(cell or "-" for cell in row))
+        grid.add_row(*(cell or "-" for cell in row.cells()))
     console.print(grid)
     changes = deciding_changes(comparison)
     if changes:

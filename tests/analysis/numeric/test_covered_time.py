@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trace_analyze.analysis.numeric.covered_time import covered_shares
@@ -10,7 +10,6 @@ from trace_analyze.analysis.numeric.covered_time import covered_shares
 intervals = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(intervals, st.integers(1, 20))
 def test_covered_share_equals_counting_every_nanosecond(pairs, bins):
     cut = np.cumsum([x for pair in pairs for x in pair])
