@@ -6,7 +6,7 @@ are found per lane, because two processes on one GPU run two engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import TypeVar, cast
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..numeric.grouping import split_by, stable_order
+from ..numeric.grouping import rows_by_key, split_by, stable_order
 from ..records.tables import OP_CLASSES, PHASES
 from ..records.trace import Trace
 
@@ -81,19 +81,6 @@ class KernelArrays:
     @cached_property
     def _rows_by_lane(self) -> list[Ints]:
         return list(rows_by_key(self.lane, np.arange(len(self.lane_device))))
-
-
-def rows_by_key(key: Ints, values: Ints) -> Iterator[Ints]:
-    """For each of ``values`` the rows that carry it in ``key``: a pass for each of a few, one sort for many."""
-    if len(values) <= MAX_LANES_UNSORTED:
-        for value in values:
-            yield np.flatnonzero(key == value)
-        return
-    order = stable_order(key)
-    ascending = key[order]
-    begins = np.searchsorted(ascending, values, side="left")
-    for begin, end in zip(begins, np.searchsorted(ascending, values, side="right"), strict=True):
-        yield order[begin:end]
 
 
 def copies_by_lane(copies: pl.DataFrame, columns: KernelArrays) -> Callable[[int], pl.DataFrame]:

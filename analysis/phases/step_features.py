@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ..numeric.grouping import rows_by_key
 from ..records.trace import Trace
 from .boundaries.marker_spans import MarkerSpans, majority, mostly
 from .boundaries.marker_steps import FACTS, MarkerSteps
 from .boundaries.step_boundaries import MAX_DRAFT_LAYER_SHARE, RawSteps
 from .boundaries.warm_up import start_up_steps
 from .graph_replays import Replays, graphs_of_steps
-from .kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
+from .kernel_arrays import Ints, KernelArrays, copies_by_lane
 from .ladder.phase_ladder import name_evidence
 from .ladder.plain_pytorch import size_of_steps
 from .launch_links import LinkResult

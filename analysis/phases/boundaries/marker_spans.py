@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
 from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
-from ..kernel_arrays import PHASE, Bools, Ints, rows_by_key
+from ..kernel_arrays import PHASE, Bools, Ints
 from ..launch_links import ThreadIntervals, enclosing_interval
 
 

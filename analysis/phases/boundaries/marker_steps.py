@@ -14,9 +14,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
 from ...numeric.intervals import idle_before
 from ...records.trace import Trace
-from ..kernel_arrays import Bools, Ints, KernelArrays, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays
 from ..launch_links import LinkResult, ThreadIntervals, enclosing_interval, outermost
 
 FACTS = (

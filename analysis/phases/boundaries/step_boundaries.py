@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ...numeric.grouping import split_by, stable_order
+from ...numeric.grouping import rows_by_key, split_by, stable_order
 from ...records.trace import COPY_KINDS, Trace
-from ..kernel_arrays import Bools, Ints, KernelArrays, column, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays, column
 from ..launch_links import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ...numeric.grouping import split_by
+from ...numeric.grouping import rows_by_key, split_by
 from ...records.trace import Trace
-from ..kernel_arrays import Bools, Ints, KernelArrays, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays
 from ..launch_links import LinkResult
 
 INSTANTIATE = "(?i)graphinstantiate"

@@ -12,10 +12,11 @@ from collections import Counter
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
 from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
 from ..graph_replays import Replays
-from ..kernel_arrays import Ints, KernelArrays, copies_by_lane, rows_by_key
+from ..kernel_arrays import Ints, KernelArrays, copies_by_lane
 from .launch_geometry import InputCopyRule, input_copy_rules
 
 NEVER = np.iinfo(np.int64).max

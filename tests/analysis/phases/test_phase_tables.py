@@ -5,7 +5,9 @@ import pytest
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases.engine import engine_rules
+from trace_analyze.analysis.phases.step_evidence import STEP_EVIDENCE
 from trace_analyze.analysis.phases.tokens.launch_geometry import geometry_rules
+from trace_analyze.analysis.records.tables import STEPS
 
 SECTIONS = ("rule", "rows", "tokens", "few", "many", "prepare")
 ROWS = [(section, row) for section in SECTIONS for row in geometry_rules(section)]
@@ -33,3 +35,10 @@ def test_engine_row_is_the_first_that_its_example_matches(row):
     first = next(o for o in engine_rules() if o["regex"] and example.str.contains(o["regex"]).item())
     assert first is row
     assert isinstance(row["mixes"], bool)
+
+
+def test_evidence_shares_with_the_steps_only_what_they_take_over():
+    """final_steps fills what a step lacks: evidence under a name of STEPS would be taken for the stage's own result."""
+    shared = set(STEP_EVIDENCE) & set(STEPS)
+    assert shared == {"start_ns", "end_ns", "kernel_count", "graph_id", "excluded"}
+    assert all(STEP_EVIDENCE[name] == STEPS[name] for name in shared)
