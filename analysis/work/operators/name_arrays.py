@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...facts.load import load_table
+from ...facts.load import load_rows, load_table
+from ...facts.rows import MemoryPassRow
 from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
 from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
@@ -100,9 +100,9 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
 
 
 @cache
-def passes() -> tuple[Mapping[str, Any], ...]:
-    """Rows of passes.toml."""
-    return tuple(load_table("memory_passes")["pass"])
+def passes() -> tuple[MemoryPassRow, ...]:
+    """Rows of memory_passes.toml."""
+    return load_rows("memory_passes", "pass", MemoryPassRow)
 
 
 def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
@@ -111,8 +111,8 @@ def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np
     rows = np.flatnonzero(np.isin(op, [OP_CODE[op_class] for op_class in PASS_OP_CLASSES]))
     own = names.gather(rows)
     for each in reversed(passes()):
-        hit = rows[own.str.contains(each["regex"]).to_numpy()]
-        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each["of"]]), each["bytes"]
+        hit = rows[own.str.contains(each.pattern).to_numpy()]
+        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each.of]), each.bytes
     return place, size
 
 
