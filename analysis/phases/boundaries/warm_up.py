@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...numeric.grouping import split_by
 from ...records.trace import Trace
 from ..kernel_arrays import Bools, Columns, Ints, rows_by_key
 from ..launch_links import LinkResult
 
-INSTANTIATE = "(?i)graphinstantiate"
 STEPS_PER_CAPTURE = 4  # warm-up passes an engine runs before each capture, at most
 STEPS_BEFORE = 10  # passes before the first capture, at most: profiling run and kernel warm-up
 FEWEST_CAPTURES = 3
@@ -27,7 +27,7 @@ def start_up_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints,
     calls = trace.api_calls
     if calls.height == 0 or steps.height == 0 or trace.launches.height == 0:
         return excluded
-    names = trace.texts.filter(pl.col("text").str.contains(INSTANTIATE))["text_id"]
+    names = trace.texts.filter(pl.col("text").str.contains(sign_pattern("graph_instantiation")))["text_id"]
     captures = calls.filter(pl.col("text_id").is_in(names.implode())).sort("start_ns")
     launched = first_launch(trace, link, step, steps.height)
     lane_of_step = steps["lane"].to_numpy()
