@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ..facts.name_signs import sign_pattern
 from ..numeric.grouping import split_by
 from ..records.tables import GROUPS
 from ..records.trace import Trace
 from .kernel_arrays import Bools, Ints, KernelArrays
 
 MIN_COMMON_SHARE = 0.8  # of the steps that two ranks must have in common, in count, in overlap and in tokens
-POINT_TO_POINT = "(?i)send_?recv"
 KINDS = {"": "single", "tensor": "tensor_parallel", "pipeline": "pipeline_parallel"}
 
 
@@ -73,7 +73,7 @@ def talking_lanes(trace: Trace, columns: KernelArrays) -> tuple[Bools, Bools]:
     """Which lanes run collectives proper, and which send to or receive from one peer."""
     lanes = len(columns.lane_device)
     collective = columns.is_op("collective") & (columns.kernel_row >= 0)
-    peer_names = trace.names["name"].str.contains(POINT_TO_POINT).to_numpy()
+    peer_names = trace.names["name"].str.contains(sign_pattern("point_to_point")).to_numpy()
     peer = collective & (peer_names[columns.name] if len(peer_names) and columns.count else False)
     return (
         np.bincount(columns.lane[collective & ~peer], minlength=lanes) > 0,

@@ -5,28 +5,16 @@ from __future__ import annotations
 from functools import cache
 
 import polars as pl
-from msgspec import convert
 
-from ..facts.load import load_table
-from ..records.record import Record
+from ..facts.load import load_rows
+from ..facts.rows import EngineRow
 from ..records.trace import Trace
 
 
-class EngineRule(Record, frozen=True, kw_only=True):
-    """One row of engines.toml; its head says what the keys mean."""
-
-    name: str
-    regex: str
-    source: str = ""
-    example: str = ""
-    mixes: bool
-    pads_graphs: bool = True
-
-
 @cache
-def engine_rules() -> tuple[EngineRule, ...]:
+def engine_rules() -> tuple[EngineRow, ...]:
     """Rows of engines.toml."""
-    return convert(load_table("engines")["engine"], tuple[EngineRule, ...])
+    return load_rows("engines", "engine", EngineRow)
 
 
 def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
@@ -43,7 +31,7 @@ def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
     if len(engines) == 1:
         return str(engines[0])
     for rule in engine_rules():
-        if rule.regex and trace.names["name"].str.contains(rule.regex).any():
+        if rule.pattern and trace.names["name"].str.contains(rule.pattern).any():
             return rule.name
     return str(engines[0]) if engines else None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...numeric.grouping import rows_by_key, split_by
 from ...records.trace import Trace
 from ..kernel_arrays import Bools, Ints, KernelArrays
 from ..launch_links import LinkResult
 
-INSTANTIATE = "(?i)graphinstantiate"
 MAX_STEPS_PER_CAPTURE = 4  # warm-up passes an engine runs before each capture, at most
 MAX_STEPS_BEFORE_CAPTURE = 10  # passes before the first capture, at most: profiling run and kernel warm-up
 MIN_GRAPHS_CAPTURED = 3
@@ -27,7 +27,7 @@ def start_up_steps(trace: Trace, columns: KernelArrays, link: LinkResult, step: 
     calls = trace.api_calls
     if calls.height == 0 or steps.height == 0 or trace.launches.height == 0:
         return excluded
-    names = trace.texts.filter(pl.col("text").str.contains(INSTANTIATE))["text_id"]
+    names = trace.texts.filter(pl.col("text").str.contains(sign_pattern("graph_instantiation")))["text_id"]
     captures = calls.filter(pl.col("text_id").is_in(names.implode())).sort("start_ns")
     launched = first_launch(trace, link, step, steps.height)
     lane_of_step = steps["lane"].to_numpy()

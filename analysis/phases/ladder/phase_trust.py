@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...records.tables import EVIDENCE
 from ...records.trace import Trace
 from ...records.trust import Contradiction, StepsOutsideGraphs
@@ -16,9 +17,6 @@ from ..launch_links import LinkResult
 MAX_EXAMPLES = 3
 NO_ORDER = "autoregressive phases cannot be found in sums by kernel name: they have no order and no steps"
 MAX_EMPTY_MARKER_SHARE = 0.5  # of the step markers without kernels from which on it is said
-# attention that is named for the cache it reads
-READS_CACHE = r"(?i)paged_?kv|paged_attention|decode(?:[^r]|$)|ForGen|masked_multihead|flash_fwd_splitkv_mla"
-TRAINING = r"_bwd_|_backward|[Bb]ackward[A-Z_]|\bflash_bwd|\bdgrad|\bwgrad|fused_?adam|FusedAdam"
 
 
 def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
@@ -44,9 +42,9 @@ def is_autoregressive(trace: Trace, columns: KernelArrays, steps: pl.DataFrame) 
     if (served["evidence"].cast(pl.String) == "marker").any():
         return True
     names = trace.names["name"]
-    trains = bool(names.gather(np.unique(columns.name)).str.contains(TRAINING).any())
+    trains = bool(names.gather(np.unique(columns.name)).str.contains(sign_pattern("training")).any())
     attends = names.gather(np.unique(columns.name[columns.is_op("attention")]))
-    keeps = bool(columns.is_op("kv_write").any()) or bool(attends.str.contains(READS_CACHE).any())
+    keeps = bool(columns.is_op("kv_write").any()) or bool(attends.str.contains(sign_pattern("reads_cache")).any())
     generates = bool(columns.is_op("sampling").any()) and served.height > 1
     decodes = bool(served["phase"].cast(pl.String).is_in(["decode", "mixed"]).any())
     return not trains and bool(served.height) and (keeps or (decodes and generates))

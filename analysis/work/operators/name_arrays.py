@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...facts.load import load_table
+from ...facts.load import load_rows, load_table
+from ...facts.name_signs import sign_pattern
+from ...facts.rows import MemoryPassRow
 from ...models.find_model import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
 from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
@@ -22,9 +23,6 @@ Floats = npt.NDArray[np.float64]
 DTYPES: tuple[str, ...] = ("", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 DTYPE_CODE: Mapping[str, int] = {name: code for code, name in enumerate(DTYPES)}
 MATRIX_OPS = ("gemm", "moe_gemm", "attention")  # what MFU counts: work of the tensor cores
-# A residual addition written into the norm kernel's name.
-_FUSED_ADD = r"(?i)fused_?add|add_?(?:rms|layer)_?norm|residual"
-_EXPERT_SUM = r"(?i)moe_sum|finalize_?moe|moe.*finalize|moe_?combine|moe_reduce"
 _SMALL_OPS = ("norm", "rope", "kv_write", "activation")
 
 
@@ -59,14 +57,14 @@ def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | N
     return NameColumns(
         op=op,
         has_norm=(op == OP_CODE["norm"]) | (fused == "norm").to_numpy(),
-        fused_add=names["name"].str.contains(_FUSED_ADD).to_numpy(),
+        fused_add=names["name"].str.contains(sign_pattern("fused_add")).to_numpy(),
         fused_place=np.where(is_small, fused_place, 0).astype(np.int16),
         dtype=dtype,
         weight_bytes=np.where(np.isnan(ggml := _ggml_bytes(names)), _weight_bytes(facts, model), ggml),
         shape_n=facts["shape_n"].fill_null(0).to_numpy(),
         shape_k=facts["shape_k"].fill_null(0).to_numpy(),
         tile_elements=tile.to_numpy(),
-        expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(_EXPERT_SUM).to_numpy(),
+        expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(sign_pattern("expert_sum")).to_numpy(),
         pass_place=pass_place,
         pass_bytes=pass_bytes,
     )
@@ -100,9 +98,9 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
 
 
 @cache
-def passes() -> tuple[Mapping[str, Any], ...]:
-    """Rows of passes.toml."""
-    return tuple(load_table("memory_passes")["pass"])
+def passes() -> tuple[MemoryPassRow, ...]:
+    """Rows of memory_passes.toml."""
+    return load_rows("memory_passes", "pass", MemoryPassRow)
 
 
 def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
@@ -111,8 +109,8 @@ def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np
     rows = np.flatnonzero(np.isin(op, [OP_CODE[op_class] for op_class in PASS_OP_CLASSES]))
     own = names.gather(rows)
     for each in reversed(passes()):
-        hit = rows[own.str.contains(each["regex"]).to_numpy()]
-        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each["of"]]), each["bytes"]
+        hit = rows[own.str.contains(each.pattern).to_numpy()]
+        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each.of]), each.bytes
     return place, size
 
 

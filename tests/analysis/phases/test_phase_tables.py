@@ -29,12 +29,11 @@ def test_kernels_that_tell_tokens_have_the_class_they_claim():
         assert classify_names(names)["op_class"].cast(str).to_list() == [row["op_class"]]
 
 
-@pytest.mark.parametrize("row", [row for row in engine_rules() if row["regex"]], ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", [row for row in engine_rules() if row.pattern], ids=lambda row: row.name)
 def test_engine_row_is_the_first_that_its_example_matches(row):
-    example = pl.Series([row["example"]])
-    first = next(o for o in engine_rules() if o["regex"] and example.str.contains(o["regex"]).item())
-    assert first is row
-    assert isinstance(row["mixes"], bool)
+    for example in row.examples:
+        name = pl.Series([example])
+        assert next(o for o in engine_rules() if o.pattern and name.str.contains(o.pattern).item()) is row
 
 
 def test_evidence_shares_with_the_steps_only_what_they_take_over():

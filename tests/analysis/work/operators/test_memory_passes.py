@@ -22,15 +22,15 @@ def columns(names):
 
 def test_every_row_is_met_by_its_example_first():
     for row in passes():
-        first = next(each for each in passes() if re.search(each["regex"], row["example"]))
-        assert first["name"] == row["name"]
+        for example in row.examples:
+            assert next(each for each in passes() if re.search(each.pattern, example)) is row
 
 
 def test_names_tell_place_and_bytes():
     rows = passes()
-    found = columns([row["example"] for row in rows])
-    assert [PLACES[code] for code in found.pass_place] == [PLACE_OF_TABLE[row["of"]] for row in rows]
-    assert found.pass_bytes.tolist() == [row["bytes"] for row in rows]
+    found = columns([row.examples[0] for row in rows])
+    assert [PLACES[code] for code in found.pass_place] == [PLACE_OF_TABLE[row.of] for row in rows]
+    assert found.pass_bytes.tolist() == [row.bytes for row in rows]
 
 
 def test_other_kernels_pass_over_nothing():
