@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Comparison:
     changes: tuple[Change, ...] = ()
     new_kernels: tuple[tuple[str, float], ...] = ()  # name, ms
     vanished_kernels: tuple[tuple[str, float], ...] = ()
-    delta: Mapping[str, Any] = field(default_factory=dict)  # summary numbers, after against before, in %
+    delta: Mapping[str, object] = field(default_factory=dict)  # summary numbers, after against before, in %
 
     @property
     def exit_code(self) -> int:
@@ -201,16 +200,16 @@ def _new_and_vanished(
     return only(after, before), only(before, after)
 
 
-def summary_delta(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def summary_delta(before: Mapping[str, object], after: Mapping[str, object]) -> dict[str, object]:
     """Every number of the summary, after against before, in percent; null where either is null or before is 0."""
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for key, value in after.items():
         other = before.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             result[key] = summary_delta(other, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             known = isinstance(other, int | float) and not isinstance(other, bool) and other != 0
-            result[key] = 100 * (value - other) / abs(other) if known and other is not None else None
+            result[key] = 100 * (value - other) / abs(other) if known and isinstance(other, int | float) else None
         elif value is None:
             result[key] = None
     return result

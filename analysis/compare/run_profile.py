@@ -9,7 +9,6 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -44,11 +43,11 @@ class Profile:
     """One run, ready to be compared."""
 
     name: str
-    identity: Mapping[str, Any]  # gpu_name, model, weight_dtype, tensor_parallel, graph_trace_mode, engine
+    identity: Mapping[str, object]  # gpu_name, model, weight_dtype, tensor_parallel, graph_trace_mode, engine
     status: str
     phases: Mapping[str, PhaseProfile]  # 'decode', 'prefill', 'mixed'
     kernel_ms: Mapping[str, float]  # total ms by full name, for new and vanished kernels
-    summary: Mapping[str, Any]
+    summary: Mapping[str, object]
     reasons: tuple[str, ...] = ()
 
 
@@ -151,7 +150,7 @@ def profile_json(analysis: Analysis) -> str:
     return orjson.dumps(data).decode()
 
 
-def _pack_phase(phase: PhaseProfile) -> dict[str, Any]:
+def _pack_phase(phase: PhaseProfile) -> dict[str, object]:
     return {
         **{name: _pack(getattr(phase, name)) for name in _FLOATS},
         "op_classes": {k: _pack(v) for k, v in phase.op_classes.items()},

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -188,7 +187,7 @@ def merge(sets: Iterable[Intervals]) -> Intervals:
     return union(np.concatenate([s.starts for s in given]), np.concatenate([s.ends for s in given]))
 
 
-def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
+def union_length_by_key(keys: npt.NDArray[np.generic], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
     """Sum over the distinct ``keys`` of the length of each key's union, ns (no loop over rows).
 
     Used for streams: kernels of one stream may overlap (programmatic dependent launch), so the sum of their

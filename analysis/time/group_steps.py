@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +175,7 @@ def chain_decode_steps(steps: GroupSteps) -> Chain:
 
 
 def _sum_between(
-    values: npt.NDArray[Any], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
+    values: npt.NDArray[np.generic], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """Sum of ``values[first[k]:last[k]]`` for every k."""
     total = np.concatenate(([0.0], np.cumsum(values.astype(np.float64))))

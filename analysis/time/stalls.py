@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -218,7 +217,7 @@ def _reasons(
     gaps: GroupGaps, waits: _Waits, chosen: npt.NDArray[np.int64], no_tokens: npt.NDArray[np.bool_]
 ) -> list[str | None]:
     """Why numbers of the stalls are null, and their baselines; worked out once for all stalls that are alike."""
-    said: dict[tuple[Any, ...], str | None] = {}
+    said: dict[tuple[object, ...], str | None] = {}
     no_requests = np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[chosen]])
     held = gaps.chain.held[chosen]
     cases = zip(

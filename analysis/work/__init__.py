@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -24,13 +24,13 @@ class WorkResult:
 
     kernels: pl.DataFrame  # phases.kernels + KERNEL_WORK, same rows, same order
     steps: pl.DataFrame  # STEPS with KV and work columns filled
-    model: Mapping[str, Any]  # JSON ``model``
+    model: Mapping[str, object]  # JSON ``model``
     kernel_table: pl.DataFrame  # KERNEL_TABLE
     op_classes: pl.DataFrame  # OP_CLASS_TABLE
-    roofline: Mapping[str, Any]
-    traffic: Mapping[str, Any]
-    measured: Mapping[str, Any]
-    trust: Mapping[str, Any]  # gpu_time_by_work_source, clocks, contradictions
+    roofline: Mapping[str, object]
+    traffic: Mapping[str, object]
+    measured: Mapping[str, object]
+    trust: Mapping[str, object]  # gpu_time_by_work_source, clocks, contradictions
     mfu_at_most: pl.Series  # per step, %: what padded work bounds from above; null unless useful FLOPs are unknown
 
 
