@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class Comparison:
     changes: tuple[Change, ...] = ()
     new_kernels: tuple[tuple[str, float], ...] = ()  # name, ms
     vanished_kernels: tuple[tuple[str, float], ...] = ()
-    delta: Mapping[str, object] = field(default_factory=dict)  # summary numbers, after against before, in %
+    delta: Mapping[str, Any] = field(default_factory=dict)  # summary numbers, after against before, in %
 
     @property
     def exit_code(self) -> int:
