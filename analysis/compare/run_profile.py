@@ -9,6 +9,7 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,7 @@ class Profile:
     status: str
     phases: Mapping[str, PhaseProfile]  # 'decode', 'prefill', 'mixed'
     kernel_ms: Mapping[str, float]  # total ms by full name, for new and vanished kernels
-    summary: Mapping[str, object]
+    summary: Mapping[str, Any]
     reasons: tuple[str, ...] = ()
 
 
