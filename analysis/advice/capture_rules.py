@@ -47,8 +47,8 @@ def ranks_missing(evidence: Evidence) -> Finding | None:
 
 def clocks_low(evidence: Evidence) -> Finding | None:
     """The SM clock measured while the GPU worked is well under the one its peak stands for."""
-    clocks = (evidence.found.work_trust or {}).get("clocks")
-    measured = None if clocks is None else clocks["sm_clock_mhz"]
+    trust = evidence.found.work_trust
+    measured = trust.clocks.sm_clock_mhz if trust is not None and trust.clocks is not None else None
     spec = next((c.spec_clock_mhz for c in evidence.found.ceilings if c.spec_clock_mhz), None)
     if not measured or not spec or measured >= MIN_CLOCK_SHARE * spec:
         return None

@@ -7,9 +7,9 @@ meets the ridge at T = ridge x bytes per weight / 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ..gpus.device_ceilings import DeviceCeilings
+from ..records.work import Model
 
 #: Bytes per stored weight (4-bit formats with the scales of groups of 32 to 128).
 BYTES_PER_WEIGHT: Mapping[str, float] = {
@@ -35,9 +35,9 @@ COMPUTES_IN: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def ridge_batch(ceilings: Sequence[DeviceCeilings], model: Mapping[str, Any] | None) -> float | None:
+def ridge_batch(ceilings: Sequence[DeviceCeilings], model: Model | None) -> float | None:
     """Tokens per step at the ridge for the model's weights (bf16 where unknown); None without a peak or a bandwidth."""
-    weight = str((model or {}).get("weight_dtype") or "bf16")
+    weight = str((model and model.weight_dtype) or "bf16")
     stored = BYTES_PER_WEIGHT.get(weight, 2.0)
     for ceiling in ceilings:
         for dtype in COMPUTES_IN.get(weight, ("bf16",)):

@@ -228,7 +228,7 @@ def _fewer_weight_bits(
     found: SummaryInput, step: _DecodeStep, ridge: float | None, *, bits: int
 ) -> StepTechnique | None:
     """Packed weights: GEMMs that wait for weights take as long as their bytes."""
-    stored = BYTES_PER_WEIGHT.get(str((found.model or {}).get("weight_dtype") or "bf16"), 2.0)
+    stored = BYTES_PER_WEIGHT.get(str((found.model and found.model.weight_dtype) or "bf16"), 2.0)
     ratios = [stored / 1.0] * 2 if bits == 8 else [stored / 2 * r for r in FOUR_BIT_RATIOS]
     if min(ratios) <= MIN_WEIGHT_RATIO:
         return None  # the weights are packed already

@@ -12,6 +12,7 @@ from ..records.host import HostSide
 from ..records.summary import GroupSummary, Summary
 from ..records.trust import Trust
 from ..records.what_if import WhatIf
+from ..records.work import Measured, Model, Roofline, Traffic
 from ..records.workload import Workload
 
 
@@ -25,18 +26,18 @@ class KeptValues(msgspec.Struct):
     status: str
     reasons: tuple[str, ...]
     devices: tuple[Device, ...]
-    model: dict[str, object]
+    model: Model
     window: Window
     trust: Trust
     summary: Summary
     group_summaries: tuple[GroupSummary, ...]
     findings: tuple[Finding, ...]
-    roofline: dict[str, object]
-    traffic: dict[str, object]
+    roofline: Roofline
+    traffic: Traffic
     host: HostSide
     what_if: WhatIf
     workload: Workload
-    measured: dict[str, object]
+    measured: Measured
 
 
 _VALUES = msgspec.msgpack.Decoder(KeptValues)

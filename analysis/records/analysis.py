@@ -6,9 +6,7 @@ objects of the same name. Sections and words: docs/design.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -20,6 +18,7 @@ from .summary import GroupSummary, Summary
 from .trace import Trace
 from .trust import Trust
 from .what_if import WhatIf
+from .work import Measured, Model, Roofline, Traffic
 from .workload import Workload
 
 SCHEMA_VERSION = "1.0"
@@ -38,7 +37,7 @@ class Analysis:
     reasons: tuple[str, ...]
     kernels: pl.DataFrame  # Trace.kernels + KERNEL_TAGS + KERNEL_WORK
     devices: tuple[Device, ...]
-    model: Mapping[str, Any]
+    model: Model
     window: Window
     trust: Trust
     summary: Summary
@@ -54,12 +53,12 @@ class Analysis:
     collectives: pl.DataFrame
     findings: tuple[Finding, ...]
     step_table: pl.DataFrame | None  # --step: one step kernel by kernel
-    roofline: Mapping[str, Any]  # ceilings and points per (op class, phase)
-    traffic: Mapping[str, Any]  # decode traffic split and the fitted bandwidths
+    roofline: Roofline  # ceilings and points per (op class, phase)
+    traffic: Traffic  # decode traffic split and the fitted bandwidths
     host: HostSide  # host side of the decode bubbles
     what_if: WhatIf  # fitted step-time model and its predictions
     workload: Workload  # classification and each technique's movement
-    measured: Mapping[str, Any]  # Nsight Compute join, GPU metrics, counters
+    measured: Measured  # Nsight Compute join, GPU metrics, counters
 
     def __repr__(self) -> str:
         headline = self.summary.headline or "no headline"

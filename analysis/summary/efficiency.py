@@ -49,7 +49,7 @@ def phase_ratio(
     if phase == "decode" and found.time.opaque_graphs and count_steps and not count_known:
         # what is recorded outside the graphs says nothing about the bytes inside; the model does
         lost = "graph replays are opaque: the kernels of decode steps are not recorded"
-        why = lost if (found.model or {}).get("name") else f"{lost}, and the model is not known: give --model"
+        why = lost if (found.model and found.model.name) else f"{lost}, and the model is not known: give --model"
     bounded = steps & ~np.isnan(rated.at_most) & (ratio == "mfu")
     percents: dict[str, float | None] = {}
     for over, time in (("kernel", rated.busy_ns), ("wall", rated.wall_ns)):
@@ -71,9 +71,9 @@ def phase_ratio(
 def decode_mbu_is_lower_bound(found: SummaryInput, rated: RatedSteps, decode_mbu: PhaseRatio) -> bool:
     """Whether the KV reads of some decode step behind the ratio are not known."""
     decode = (rated.phase == "decode") & ~np.isnan(rated.ratios["mbu_pct"])
-    model = found.model or {}
+    model = found.model
     # without a model the lengths may be known and the bytes of attention still not
-    partly = bool(model.get("decode_bytes_are_lower_bound")) and not model.get("name")
+    partly = model is not None and bool(model.decode_bytes_are_lower_bound) and not model.name
     unsure = partly or not rated.lengths_known[decode].all()
     return bool(decode_mbu.kernel_pct is not None and decode.any() and unsure)
 
@@ -93,7 +93,7 @@ def _why_no_ratio(found: SummaryInput, ratio: Literal["mbu", "mfu"]) -> str:
     if not any((c.memory_bandwidth_gbps if ratio == "mbu" else c.peak_tflops) for c in found.ceilings):
         said = next((c.reason for c in found.ceilings if c.reason), None)
         return said or "the GPU's peak is not known: give --gpu"
-    if not (found.model or {}).get("name"):
+    if not (found.model and found.model.name):
         return f"the {what} of the steps are not known: the model was not recognised, give --model"
     return f"the {what} of the steps are not known"
 

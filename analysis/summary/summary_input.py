@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import polars as pl
 
@@ -12,6 +11,7 @@ from ..gpus.device_ceilings import DeviceCeilings
 from ..records.advice import Finding
 from ..records.trace import Trace
 from ..records.trust import PhaseTrust
+from ..records.work import Model, WorkTrust
 from ..time.stalls import StallResult
 from ..time.time_accounting import TimeResult
 
@@ -30,8 +30,8 @@ class SummaryInput:
     ceilings: Sequence[DeviceCeilings] = ()
     graphs: pl.DataFrame | None = None
     kernel_table: pl.DataFrame | None = None
-    model: Mapping[str, Any] | None = None
-    work_trust: Mapping[str, Any] | None = None
+    model: Model | None = None
+    work_trust: WorkTrust | None = None
     autoregressive: bool = True
     engine: str | None = None
     findings: Sequence[Finding] = ()

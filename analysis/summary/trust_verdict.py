@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import polars as pl
-from msgspec import UNSET, convert, structs
+from msgspec import UNSET, structs
 
 from ..records.summary import Summary
 from ..records.trace import Trace
-from ..records.trust import Clocks, Contradiction, Trust
+from ..records.trust import Contradiction, Trust
+from ..records.work import WorkTrust
 from ..time.time_accounting import LOST, NO_TIMES, TimeResult
 from .summary_input import SummaryInput
 
@@ -27,13 +28,12 @@ def merge_trust(found: SummaryInput) -> Trust:
     """JSON ``trust``: what the stages said, what the capture says of itself, and the verdict with its reasons."""
     capture, time = found.trace.capture, found.time
     own = structs.asdict(found.phase_trust)
-    of_work = dict(found.work_trust or {})
-    own["contradictions"] = (*found.phase_trust.contradictions, *of_work.get("contradictions", ()))
-    clocks = of_work.get("clocks")
+    of_work = found.work_trust or WorkTrust(gpu_time_by_work_source={}, clocks=None, contradictions=())
+    own["contradictions"] = (*found.phase_trust.contradictions, *of_work.contradictions)
     trust = Trust(
         **own,
-        gpu_time_by_work_source=dict(of_work.get("gpu_time_by_work_source") or {}),
-        clocks=None if clocks is None else convert(clocks, Clocks),
+        gpu_time_by_work_source=of_work.gpu_time_by_work_source,
+        clocks=of_work.clocks,
         devices_with_kernels=len(time.devices),
         devices_present=max(len(capture.gpus_present), len(time.devices)),
         ranks_expected=expected_ranks(found.trace),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from ..phases import PhaseResult
 from ..records.options import Options
 from ..records.trace import Trace
+from ..records.work import Measured, Model, Roofline, Traffic, WorkTrust
 
 if TYPE_CHECKING:
     from ..gpus.device_ceilings import DeviceCeilings
@@ -24,13 +25,13 @@ class WorkResult:
 
     kernels: pl.DataFrame  # phases.kernels + KERNEL_WORK, same rows, same order
     steps: pl.DataFrame  # STEPS with KV and work columns filled
-    model: Mapping[str, Any]  # JSON ``model``
+    model: Model  # JSON ``model``
     kernel_table: pl.DataFrame  # KERNEL_TABLE
     op_classes: pl.DataFrame  # OP_CLASS_TABLE
-    roofline: Mapping[str, Any]
-    traffic: Mapping[str, Any]
-    measured: Mapping[str, Any]
-    trust: Mapping[str, Any]  # gpu_time_by_work_source, clocks, contradictions
+    roofline: Roofline
+    traffic: Traffic
+    measured: Measured
+    trust: WorkTrust  # gpu_time_by_work_source, clocks, contradictions
     mfu_at_most: pl.Series  # per step, %: what padded work bounds from above; null unless useful FLOPs are unknown
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import UNSET, structs
 
 from ..gpus.device_ceilings import DeviceCeilings
 from ..models.find_model import ModelShape, kv_bytes_per_token, parameters_active, parameters_total
@@ -15,6 +15,8 @@ from ..phases import PhaseResult
 from ..records.options import Options
 from ..records.tables import KERNEL_WORK, OP_CLASSES, WORK_SOURCES
 from ..records.trace import Trace
+from ..records.trust import Clocks
+from ..records.work import GpuMetrics, Measured, Model, NcuJoin, Roofline, Traffic, WorkTrust
 from .aggregate import kernel_tables as work_tables
 from .aggregate import step_ratios as step_rows
 from .aggregate.kernel_sums import group_sums
@@ -69,9 +71,9 @@ def join_measured(
     work: KernelWork,
     ceilings: Sequence[DeviceCeilings],
     options: Options,
-) -> tuple[KernelWork, dict[str, Any]]:
+) -> tuple[KernelWork, Measured]:
     """The work with what was measured laid over it, and JSON ``measured``: Nsight Compute, GPU metrics, counters."""
-    measured: dict[str, Any] = {}
+    measured = Measured()
     warnings: list[str] = []
     results = ncu_join.read_results(options.ncu)
     if results is not None:
@@ -80,13 +82,14 @@ def join_measured(
             report = ncu_join.join_own_launches(results, phases.kernels, work)
         report = report or ncu_join.join_results(results, phases.kernels, trace, work)
         work = merge_layers(work, report.layers)
-        measured["ncu"] = {
-            "launches": report.launches,
-            "joined_launches": report.joined_launches,
-            "kernels": report.kernels,
-            "notes": list(report.notes),
-            "pairs": list(report.pairs),
-        }
+        joined = NcuJoin(
+            launches=report.launches,
+            joined_launches=report.joined_launches,
+            kernels=report.kernels,
+            notes=report.notes,
+            pairs=report.pairs,
+        )
+        measured = structs.replace(measured, ncu=joined)
         warnings += report.warnings
     if trace.gpu_metrics.height:
         integrals = sampled.integrals(trace)
@@ -94,18 +97,19 @@ def join_measured(
         work = merge_layers(work, layers)
         warnings += disagreements
         periods = [each.period for metrics in integrals.values() for each in metrics.values()]
-        measured["gpu_metrics"] = {
-            "samples": trace.gpu_metrics.height,
-            "period_us": float(np.median(periods)) / 1e3 if periods else None,
-            "by_phase": sampled.phase_means(phases.steps, integrals, ceilings),
-        }
+        metrics_of_phases = GpuMetrics(
+            samples=trace.gpu_metrics.height,
+            period_us=float(np.median(periods)) / 1e3 if periods else None,
+            by_phase=tuple(sampled.phase_means(phases.steps, integrals, ceilings)),
+        )
+        measured = structs.replace(measured, gpu_metrics=metrics_of_phases)
     if trace.counters.height:
         window = (phases.window_start_ns, phases.window_end_ns)
         means = counters.counter_means(trace, phases.kernels, work.bytes, window, ceilings)
-        measured["counters"] = means
+        measured = structs.replace(measured, counters=tuple(means))
         warnings += counters.disagreements(means)
     if warnings:
-        measured["warnings"] = warnings
+        measured = structs.replace(measured, warnings=tuple(warnings))
     return work, measured
 
 
@@ -160,7 +164,7 @@ class Tables:
 
     kernels: pl.DataFrame
     op_classes: pl.DataFrame
-    roofline: dict[str, Any]
+    roofline: Roofline
 
 
 def tables(
@@ -170,14 +174,14 @@ def tables(
     work: KernelWork,
     ceilings: Sequence[DeviceCeilings],
     choice: ModelChoice,
-    measured: Mapping[str, Any],
+    measured: Measured,
 ) -> Tables:
     """Kernel table, op-class table and roofline."""
     why = work_tables.Why(work_tables.common_ceiling(ceilings), choice)
     launches = trace.launch_counts["launch_count"].to_numpy() if trace.holds_sums else None
     sums = group_sums(phases, work, launches)
     op_classes = work_tables.op_class_table(sums, why)
-    clock = _clocks(measured)["sm_clock_mhz"]
+    clock = _clocks(measured).sm_clock_mhz
     return Tables(
         work_tables.kernel_table(trace, facts, sums, why, ceilings),
         op_classes,
@@ -185,64 +189,68 @@ def tables(
     )
 
 
-def describe(
-    choice: ModelChoice, work: KernelWork, filled: FilledFrames, decode: Mapping[str, Any], kv: KvLengths
-) -> dict[str, Any]:
+def describe(choice: ModelChoice, work: KernelWork, filled: FilledFrames, decode: Traffic, kv: KvLengths) -> Model:
     """JSON ``model``: which model, how known, its sizes, and what the figures rest on."""
     steps = filled.steps
-    described: dict[str, Any] = {
-        "name": None,
-        "source": choice.source,
-        "reason": choice.reason,
-        "candidates": list(choice.candidates) if choice.shape is None else [],
-        "tensor_parallel": choice.tensor_parallel,
-        "tensor_parallel_source": choice.tensor_parallel_source,
-        "attention_convention": "exact causal",
-        "bytes_convention": "least traffic, activations counted",
-        "notes": list(choice.notes),
-    }
-    shape = choice.shape
-    if shape is not None:
-        described |= {
-            "name": shape.name,
-            "layers": shape.layers,
-            "hidden": shape.hidden,
-            "parameters_total": parameters_total(shape),
-            "parameters_active": parameters_active(shape),
-            "weight_dtype": shape.weight_dtype,
-            "activation_dtype": shape.activation_dtype,
-            "kv_dtype": shape.kv_dtype,
-            "kv_bytes_per_token": kv_bytes_per_token(shape),
-            "weight_bytes_per_decode_step": decode.get("bytes_weights_per_step"),
-        }
-        if shape.experts:
-            described["notes"].append("experts read per step are an expectation under even routing")
+    notes, shape = list(choice.notes), choice.shape
+    if shape is not None and shape.experts:
+        notes.append("experts read per step are an expectation under even routing")
     decodes = steps.filter(pl.col("phase").is_in(["decode", "mixed"]) & ~pl.col("excluded").fill_null(False))
     unknown = int(decodes["bytes_kv"].null_count())
     padded = steps.filter(padded_prefill(steps) & ~steps["excluded"].fill_null(False)).height
     if padded and shape is not None:
-        described["notes"].append(
+        notes.append(
             f"prompt tokens of {padded} steps are not known: their graphs show the size they were padded to, and no "
             "copies of their inputs tell the rest; their useful FLOPs are unknown, flop_executed counts the padded size"
         )
     if filled.modelled_steps:
-        described["notes"].append(
+        notes.append(
             f"{filled.modelled_steps} steps ran in graph replays recorded as one row each: their work is that of the whole "
             "model, not summed over kernels"
         )
-    described["rectangle_over_causal_flop"] = _rectangle(choice, steps, kv)
-    described["decode_bytes_are_lower_bound"] = bool(unknown) if decodes.height and shape is not None else None
+    lower_bound = bool(unknown) if decodes.height and shape is not None else None
     if work.bounds is not None:
-        described["notes"] += work.bounds.notes
+        notes += work.bounds.notes
         if decodes.height and work.bounds.close().any():
-            described["decode_bytes_are_lower_bound"] = True
-            described["notes"].append("MFU and MBU count these matrices alone, without attention and small kernels")
+            lower_bound = True
+            notes.append("MFU and MBU count these matrices alone, without attention and small kernels")
     if unknown and shape is not None:
-        described["notes"].append(
+        notes.append(
             f"KV lengths unknown in {unknown} of {decodes.height} steps with decode work: their bytes and MBU are a "
             "lower bound (weights only)"
         )
-    return described
+    described = Model(
+        name=None,
+        source=choice.source,
+        reason=choice.reason,
+        candidates=choice.candidates if shape is None else (),
+        tensor_parallel=choice.tensor_parallel,
+        tensor_parallel_source=choice.tensor_parallel_source,
+        attention_convention="exact causal",
+        bytes_convention="least traffic, activations counted",
+        notes=tuple(notes),
+        rectangle_over_causal_flop=_rectangle(choice, steps, kv),
+        decode_bytes_are_lower_bound=lower_bound,
+    )
+    return described if shape is None else _sized(described, shape, decode)
+
+
+def _sized(described: Model, shape: ModelShape, decode: Traffic) -> Model:
+    """``described`` with name and sizes of ``shape``."""
+    weights = decode.bytes_weights_per_step
+    return structs.replace(
+        described,
+        name=shape.name,
+        layers=shape.layers,
+        hidden=shape.hidden,
+        parameters_total=parameters_total(shape),
+        parameters_active=parameters_active(shape),
+        weight_dtype=shape.weight_dtype,
+        activation_dtype=shape.activation_dtype,
+        kv_dtype=shape.kv_dtype,
+        kv_bytes_per_token=kv_bytes_per_token(shape),
+        weight_bytes_per_decode_step=None if weights is UNSET else weights,
+    )
 
 
 def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float | None:
@@ -263,8 +271,8 @@ def _rectangle(choice: ModelChoice, steps: pl.DataFrame, kv: KvLengths) -> float
 
 
 def trust(
-    phases: PhaseResult, work: KernelWork, choice: ModelChoice, measured: Mapping[str, Any], filled: FilledFrames
-) -> dict[str, Any]:
+    phases: PhaseResult, work: KernelWork, choice: ModelChoice, measured: Measured, filled: FilledFrames
+) -> WorkTrust:
     """The work stage's part of JSON ``trust``."""
     counted = phases.kernels["in_window"].fill_null(False).to_numpy()
     op = phases.kernels["op_class"].to_physical().to_numpy()
@@ -279,29 +287,26 @@ def trust(
     communication = float(time[counted & communicates].sum())
     if communication and whole:
         shares["communication"] = communication / whole
-    return {
-        "gpu_time_by_work_source": shares,
-        "clocks": _clocks(measured),
-        "contradictions": [*choice.contradictions, *filled.contradictions, *_compare(measured, filled.steps)],
-    }
+    return WorkTrust(
+        gpu_time_by_work_source=shares,
+        clocks=_clocks(measured),
+        contradictions=(*choice.contradictions, *filled.contradictions, *_compare(measured, filled.steps)),
+    )
 
 
-def _compare(measured: Mapping[str, Any], steps: pl.DataFrame) -> list[str]:
-    warnings = list(measured.get("warnings", ()))
-    metrics = measured.get("gpu_metrics")
-    return warnings + (sampled.compare_steps(steps, metrics["by_phase"]) if metrics else [])
+def _compare(measured: Measured, steps: pl.DataFrame) -> list[str]:
+    warnings = [] if measured.warnings is UNSET else list(measured.warnings)
+    metrics = measured.gpu_metrics
+    return warnings + ([] if metrics is UNSET else sampled.compare_steps(steps, metrics.by_phase))
 
 
-def _clocks(measured: Mapping[str, Any]) -> dict[str, Any]:
+def _clocks(measured: Measured) -> Clocks:
     """The SM clock over the steps, from GPU metrics; a reason where it was not captured."""
-    metrics = measured.get("gpu_metrics")
-    rows = [row for row in metrics["by_phase"] if row["sm_clock_mhz"]] if metrics else []
-    if not rows:
-        return {"sm_clock_mhz": None, "reason": NO_CLOCKS}
-    seconds = sum(row["seconds"] for row in rows)
-    mean = sum(row["sm_clock_mhz"] * row["seconds"] for row in rows) / seconds if seconds else rows[0]["sm_clock_mhz"]
-    return {
-        "sm_clock_mhz": mean,
-        "source": "gpu_metrics",
-        "by_phase": {row["phase"]: row["sm_clock_mhz"] for row in rows},
-    }
+    metrics = measured.gpu_metrics
+    rows = () if metrics is UNSET else metrics.by_phase
+    clocks = [(row.phase, row.sm_clock_mhz, row.seconds) for row in rows if row.sm_clock_mhz]
+    if not clocks:
+        return Clocks(sm_clock_mhz=None, reason=NO_CLOCKS)
+    seconds = sum(each for *_, each in clocks)
+    mean = sum(mhz * each for _, mhz, each in clocks) / seconds if seconds else clocks[0][1]
+    return Clocks(sm_clock_mhz=mean, source="gpu_metrics", by_phase={phase: mhz for phase, mhz, _ in clocks})

@@ -45,8 +45,8 @@ def sections(analysis: Analysis, *, drawn: Mapping[str, Any] | None) -> list[Sec
         _free("host", "Host side of decode", dict(analysis.host), "Where the host spends the time between decode steps."),
         _free("what-if", "What would help", dict(analysis.what_if), "A model fitted on this capture's own steps; each figure is a prediction within its stated range, not a measurement."),
         _free("workload", "Workload and techniques", dict(analysis.workload), "What kind of run this is, and where each technique would move it."),
-        _free("traffic", "Decode traffic", analysis.traffic, "The bytes a decode step moves, and the bandwidths that the steps themselves imply."),
-        _free("measured", "Measured counters", analysis.measured, "Nsight Compute results, GPU metrics samples and counters from beside the profiler."),
+        _free("traffic", "Decode traffic", dict(analysis.traffic), "The bytes a decode step moves, and the bandwidths that the steps themselves imply."),
+        _free("measured", "Measured counters", dict(analysis.measured), "Nsight Compute results, GPU metrics samples and counters from beside the profiler."),
         _model(analysis),
         Section("formulas", "Formulas", part="formulas"),
         _capture(analysis),
@@ -232,7 +232,11 @@ def _model(analysis: Analysis) -> Section:
         else "No model was given or recognised: work is bounded from names and grids, or not known."
     )
     return Section(
-        "model", "Model and ceilings", lead, facts_of(analysis.model), [*tables, *tables_of(analysis.model, "model")]
+        "model",
+        "Model and ceilings",
+        lead,
+        facts_of(dict(analysis.model)),
+        [*tables, *tables_of(dict(analysis.model), "model")],
     )
 
 

@@ -127,7 +127,7 @@ def hostile(rows: int = 5_000, length: int = 200) -> Analysis:
         base,
         trace=trace,
         kernel_table=table,
-        model={**base.model, "name": HOSTILE},
+        model=structs.replace(base.model, name=HOSTILE),
         summary=structs.replace(base.summary, headline=HOSTILE),
         findings=(Finding(id="x", sentence=HOSTILE, recoverable_ms=1.0, evidence=evidence, lever=HOSTILE),),
         reasons=(HOSTILE,),

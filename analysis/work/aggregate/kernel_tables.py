@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...numeric.grouping import places_of, stable_order
 from ...records.tables import KERNEL_TABLE, OP_CLASS_TABLE
 from ...records.trace import Trace
+from ...records.work import Roofline, RooflineCeiling, RooflineCentroid, RooflinePoint
 from ..model_choice.choose_model import ModelChoice
 from ..operators.name_arrays import DTYPES, MATRIX_OPS
 from . import ratios
@@ -54,7 +56,7 @@ class Ceiling:
     reason: str | None
 
 
-def common_ceiling(ceilings: Sequence[Any]) -> Ceiling:
+def common_ceiling(ceilings: Sequence[DeviceCeilings]) -> Ceiling:
     """The mean bandwidth, smallest L2 and largest boost of the devices, and why a number is missing."""
     bandwidth = [each.memory_bandwidth_gbps for each in ceilings if each.memory_bandwidth_gbps]
     cache = [each.l2_bytes for each in ceilings if each.l2_bytes]
@@ -67,7 +69,7 @@ def common_ceiling(ceilings: Sequence[Any]) -> Ceiling:
     )
 
 
-def boost_pct(ceiling: Any) -> float:
+def boost_pct(ceiling: DeviceCeilings) -> float:
     """How far above the spec peak a device may honestly come: its maximum clock over the clock of the peak."""
     if ceiling.max_clock_mhz and ceiling.spec_clock_mhz:
         return float(100.0 * max(1.0, ceiling.max_clock_mhz / ceiling.spec_clock_mhz))
@@ -210,7 +212,9 @@ def _unknown_tokens(row: Mapping[str, Any]) -> str | None:
     return said if row["flop_executed"] is not None else None
 
 
-def kernel_table(trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[Any]) -> pl.DataFrame:
+def kernel_table(
+    trace: Trace, facts: pl.DataFrame, sums: GroupSums, why: Why, ceilings: Sequence[DeviceCeilings]
+) -> pl.DataFrame:
     """KERNEL_TABLE: one row per (name, own phase), the most time first."""
     columns = _columns((_ratios_of(row, why) for row in each_group(sums)), (*KERNEL_TABLE, "name_id", "median_launch"))
     keys = zip(columns["total_ms"], columns["name_id"], columns["phase"], strict=True)
@@ -246,7 +250,7 @@ def _frame(columns: Mapping[str, Any], schema: Mapping[str, Any]) -> pl.DataFram
     return pl.DataFrame([pl.Series(name, columns[name], dtype=dtype) for name, dtype in schema.items()])
 
 
-def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> dict[str, pl.Series]:
+def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[DeviceCeilings]) -> dict[str, pl.Series]:
     """Columns of blocks, waves, coverage and tail of some launches; null where not known."""
     launch = trace.kernels[np.array(rows, dtype=np.int64)].with_columns(
         blocks=pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z"),
@@ -274,7 +278,7 @@ def _launch_facts(trace: Trace, rows: list[int], ceilings: Sequence[Any]) -> dic
     }
 
 
-def _limits(ceiling: Any) -> SmLimits | None:
+def _limits(ceiling: DeviceCeilings) -> SmLimits | None:
     if not ceiling.sm_count:
         return None
     return SmLimits(
@@ -286,7 +290,7 @@ def _limits(ceiling: Any) -> SmLimits | None:
     )
 
 
-def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float | None = None) -> dict[str, Any]:
+def roofline(op_classes: pl.DataFrame, ceilings: Sequence[DeviceCeilings], clock_hz: float | None = None) -> Roofline:
     """Ceilings per data type, a point per (op class, phase) with known work, and a centroid per phase.
 
     ``clock_hz``: the measured SM clock; the peak at that clock then stands beside the spec peak.
@@ -295,16 +299,16 @@ def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float 
     for ceiling in ceilings:
         for dtype, peak in sorted(ceiling.peak_tflops.items(), key=lambda item: -item[1]):
             lines.append(
-                {
-                    "device_index": ceiling.device_index,
-                    "gpu_name": ceiling.gpu_name,
-                    "dtype": dtype,
-                    "peak_tflops": peak,
-                    "bandwidth_gbps": ceiling.memory_bandwidth_gbps,
-                    "ridge": ceiling.ridge(dtype),
-                    "source": ceiling.ceiling_source,
-                    "peak_tflops_at_clock": ceiling.peak_at_clock(dtype, clock_hz) if clock_hz else None,
-                }
+                RooflineCeiling(
+                    device_index=ceiling.device_index,
+                    gpu_name=ceiling.gpu_name,
+                    dtype=dtype,
+                    peak_tflops=peak,
+                    bandwidth_gbps=ceiling.memory_bandwidth_gbps,
+                    ridge=ceiling.ridge(dtype),
+                    source=ceiling.ceiling_source,
+                    peak_tflops_at_clock=ceiling.peak_at_clock(dtype, clock_hz) if clock_hz else None,
+                )
             )
     points = []
     columns = ("op_class", "phase", "flop", "bytes", "arithmetic_intensity", "mfu_pct", "mbu_pct", "total_ms", "bound")
@@ -313,21 +317,21 @@ def roofline(op_classes: pl.DataFrame, ceilings: Sequence[Any], clock_hz: float 
             continue
         gbps = row["bytes"] / row["total_ms"] / 1e6
         # By way of the intensity: where FLOPs are known of some kernels only, the point keeps its place to the roof.
-        points.append({**row, "tflops": row["arithmetic_intensity"] * gbps / 1e3, "gbps": gbps})
+        points.append(RooflinePoint(**row, tflops=row["arithmetic_intensity"] * gbps / 1e3, gbps=gbps))
     centroids = []
     for phase in ("prefill", "decode", "mixed"):
-        own = [point for point in points if point["phase"] == phase]
+        own = [point for point in points if point.phase == phase]
         of_phase = op_classes.filter((pl.col("phase") == phase) & ~pl.col("op_class").is_in(list(_NO_RATIO)))
-        if not own or sum(point["total_ms"] for point in own) < MOSTLY * float(of_phase["total_ms"].sum()):
+        if not own or sum(point.total_ms for point in own) < MOSTLY * float(of_phase["total_ms"].sum()):
             continue
-        flop = sum(point["arithmetic_intensity"] * point["bytes"] for point in own)
-        size, ms = (sum(point[key] for point in own) for key in ("bytes", "total_ms"))
+        flop = sum(point.arithmetic_intensity * point.bytes for point in own)
+        size, ms = sum(point.bytes for point in own), sum(point.total_ms for point in own)
         centroids.append(
-            {
-                "phase": phase,
-                "arithmetic_intensity": flop / size if size else None,
-                "tflops": flop / ms / 1e9,
-                "total_ms": ms,
-            }
+            RooflineCentroid(
+                phase=phase,
+                arithmetic_intensity=flop / size if size else None,
+                tflops=flop / ms / 1e9,
+                total_ms=ms,
+            )
         )
-    return {"ceilings": lines, "points": points, "centroids": centroids, "conventions": list(CONVENTIONS)}
+    return Roofline(ceilings=tuple(lines), points=tuple(points), centroids=tuple(centroids), conventions=CONVENTIONS)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...numeric.row_chunks import stretches
 from ...phases import PhaseResult
 from ..kernel_work import NAME, KernelWork
@@ -26,7 +26,7 @@ REPLAY_SHARE = 0.1  # of a step's busy time that must lie in recorded graph repl
 def fill_step_work(
     steps: pl.DataFrame,
     work: KernelWork,
-    ceilings: Sequence[Any],
+    ceilings: Sequence[DeviceCeilings],
     *,
     incomplete: npt.NDArray[np.bool_] | None = None,
     whole: WholeSteps | None = None,
@@ -139,7 +139,7 @@ def opaque_steps(phases: PhaseResult) -> npt.NDArray[np.bool_] | None:
     return found
 
 
-def kernel_columns(work: KernelWork, ceilings: Sequence[Any]) -> dict[str, npt.NDArray[np.float32]]:
+def kernel_columns(work: KernelWork, ceilings: Sequence[DeviceCeilings]) -> dict[str, npt.NDArray[np.float32]]:
     """``mfu_pct`` and ``mbu_pct`` per kernel; NaN where unknown, not a matrix kernel, or above the ceiling."""
     boost = max((boost_pct(each) for each in ceilings), default=ratios.MFU_BOOST_PCT)
     columns = {name: np.empty(len(work.flop), np.float32) for name in ("mfu_pct", "mbu_pct")}

@@ -9,7 +9,6 @@ length markers cannot show that.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +153,7 @@ def fill_steps(steps: pl.DataFrame, lengths: KvLengths) -> pl.DataFrame:
     """``steps`` with the KV columns filled where the marker left them null and the ledger knows."""
 
     def column(name: str, values: Floats) -> pl.Expr:
-        kind: Any = steps.schema[name]
+        kind: object = steps.schema[name]
         known = pl.Series(name, values).fill_nan(None)
         own = known.round(0).cast(kind) if kind == pl.Int64 else known
         return pl.coalesce(pl.col(name), pl.lit(own)).alias(name)

@@ -6,14 +6,15 @@ share of the memory bandwidth; nvidia-smi's ``mem`` is the share of time in whic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...records.trace import Trace
+from ...records.work import CounterMeans
 from .sampled_metrics import MAX_RATIO
 
 _MEANS = (
@@ -33,8 +34,8 @@ def counter_means(
     kernels: pl.DataFrame,
     kernel_bytes: npt.NDArray[np.float64],
     window: tuple[int, int],
-    ceilings: Sequence[Any],
-) -> list[dict[str, Any]]:
+    ceilings: Sequence[DeviceCeilings],
+) -> list[CounterMeans]:
     """Per device and source: means of the counters inside ``window`` and the model's bandwidth beside the counted one.
 
     ``kernel_bytes`` is row-aligned with ``kernels``, NaN = unknown. ``model_gbps_is_lower_bound`` where under 95% of
@@ -46,22 +47,27 @@ def counter_means(
     for (device, source), own in inside.partition_by(
         "device_index", "source", as_dict=True, maintain_order=True
     ).items():
-        means = {name: own[name].cast(pl.Float64).mean() for name in _MEANS}
+        means = {name: _mean(own[name]) for name in _MEANS}
         peak, dram = bandwidth.get(int(device)), means["dram_active_pct"]
-        counted = float(dram) / 100 * peak if isinstance(dram, float) and peak else None
+        counted = dram / 100 * peak if dram is not None and peak else None
         model, complete = _model_gbps(kernels, kernel_bytes, int(device), window)
         rows.append(
-            {
-                "device_index": int(device),
-                "source": source,
-                "samples": own.height,
+            CounterMeans(
+                device_index=int(device),
+                source=source,
+                samples=own.height,
+                counted_gbps=counted,
+                model_gbps=model,
+                model_gbps_is_lower_bound=None if model is None else not complete,
                 **means,
-                "counted_gbps": counted,
-                "model_gbps": model,
-                "model_gbps_is_lower_bound": None if model is None else not complete,
-            }
+            )
         )
     return rows
+
+
+def _mean(column: pl.Series) -> float | None:
+    mean = column.cast(pl.Float64).mean()
+    return mean if isinstance(mean, float) else None
 
 
 def _model_gbps(
@@ -76,18 +82,18 @@ def _model_gbps(
     return float(size[known].sum()) / max(window[1] - window[0], 1), complete
 
 
-def disagreements(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def disagreements(rows: Sequence[CounterMeans]) -> list[str]:
     """A warning where counters and model differ by more than 1.5 times; an incomplete model may only be below."""
     warnings = []
     for row in rows:
-        counted, model = row["counted_gbps"], row["model_gbps"]
+        counted, model = row.counted_gbps, row.model_gbps
         if not counted or not model:
             continue
         above = model / counted > MAX_RATIO
-        below = counted / model > MAX_RATIO and not row["model_gbps_is_lower_bound"]
+        below = counted / model > MAX_RATIO and not row.model_gbps_is_lower_bound
         if above or below:
             warnings.append(
-                f"device {row['device_index']}: {model:.3g} GB/s over the window by the model, {counted:.3g} GB/s by "
-                f"{row['source']}'s DRAM activity"
+                f"device {row.device_index}: {model:.3g} GB/s over the window by the model, {counted:.3g} GB/s by "
+                f"{row.source}'s DRAM activity"
             )
     return warnings

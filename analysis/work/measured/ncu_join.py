@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ import polars as pl
 
 from ...kernels.canonical_names import join_key
 from ...records.trace import Trace
+from ...records.work import NcuPair
 from ..kernel_work import SOURCE_CODE, KernelWork, WorkLayer
 from ..operators.gemm_orders import OP_CODE
 from ..operators.name_arrays import DTYPE_CODE
@@ -44,7 +44,7 @@ class JoinReport:
     kernels: int  # kernels of the capture that got measured work
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    pairs: tuple[dict[str, Any], ...]  # modelled beside measured work, one entry per kernel and amount of work
+    pairs: tuple[NcuPair, ...]  # modelled beside measured work, one entry per kernel and amount of work
     layers: tuple[WorkLayer, ...] = ()  # the measured work
 
 
@@ -213,7 +213,7 @@ def _warnings(chosen: pl.DataFrame, names: pl.DataFrame) -> list[str]:
     return list(dict.fromkeys(warnings))
 
 
-def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[dict[str, Any]]:
+def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[NcuPair]:
     """Modelled beside measured work of one launch, the largest first, fifty at most."""
     short = names.select("name_id", "short_name")
     columns = {
@@ -223,7 +223,8 @@ def _pairs(chosen: pl.DataFrame, names: pl.DataFrame) -> list[dict[str, Any]]:
         "flop_executed_measured": "flop",
     }
     pairs = chosen.join(short, on="name_id").sort("dram_bytes", "name_id", descending=[True, False], nulls_last=True)
-    return pairs.select("short_name", *GEOMETRY[:3], **columns).head(50).to_dicts()
+    chosen = pairs.select("short_name", *GEOMETRY[:3], **columns).head(50)
+    return [NcuPair(**row) for row in chosen.iter_rows(named=True)]
 
 
 def _notes(results: pl.DataFrame, met: pl.DataFrame, *, attention: bool) -> list[str]:

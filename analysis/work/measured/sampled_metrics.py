@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +16,7 @@ import polars as pl
 
 from ...gpus.device_ceilings import DeviceCeilings
 from ...records.trace import Trace
+from ...records.work import PhaseMetrics
 from ..kernel_work import SOURCE_CODE, UNKNOWN, KernelWork, WorkLayer
 
 Floats = npt.NDArray[np.float64]
@@ -77,7 +77,7 @@ def integrals(trace: Trace) -> dict[int, dict[str, Integral]]:
 
 def phase_means(
     steps: pl.DataFrame, sampled: Mapping[int, Mapping[str, Integral]], ceilings: Sequence[DeviceCeilings]
-) -> list[dict[str, Any]]:
+) -> list[PhaseMetrics]:
     """Per step phase and device: time-weighted means over the steps, sampled bandwidth and MBU (over step spans)."""
     bandwidth = {each.device_index: each.memory_bandwidth_gbps for each in ceilings}
     rows = []
@@ -95,19 +95,19 @@ def phase_means(
         peak = bandwidth.get(int(device))
         clock = means.get("sm_clock_hz")
         rows.append(
-            {
-                "device_index": int(device),
-                "phase": phase,
-                "steps": own.height,
-                "seconds": float((end - start).sum()) / 1e9,
-                "sampled_mbu_pct": dram,
-                "sampled_gbps": None if dram is None or not peak else dram / 100.0 * peak,
-                "dram_read_pct": read,
-                "dram_write_pct": write,
-                "tensor_active_pct": means.get("tensor_active_pct"),
-                "sm_active_pct": means.get("sm_active_pct"),
-                "sm_clock_mhz": None if clock is None else clock / 1e6,
-            }
+            PhaseMetrics(
+                device_index=int(device),
+                phase=phase,
+                steps=own.height,
+                seconds=float((end - start).sum()) / 1e9,
+                sampled_mbu_pct=dram,
+                sampled_gbps=None if dram is None or not peak else dram / 100.0 * peak,
+                dram_read_pct=read,
+                dram_write_pct=write,
+                tensor_active_pct=means.get("tensor_active_pct"),
+                sm_active_pct=means.get("sm_active_pct"),
+                sm_clock_mhz=None if clock is None else clock / 1e6,
+            )
         )
     return rows
 
@@ -157,20 +157,20 @@ def layers_of_long_kernels(
     return layers, warnings
 
 
-def compare_steps(steps: pl.DataFrame, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def compare_steps(steps: pl.DataFrame, rows: Sequence[PhaseMetrics]) -> list[str]:
     """Warnings where the model's bytes of a phase and the sampled ones differ by more than 1.5 times."""
     warnings = []
     own = steps.filter(~pl.col("excluded").fill_null(False) & ~pl.col("partial").fill_null(False))
     for row in rows:
-        if row["sampled_gbps"] is None:
+        if row.sampled_gbps is None:
             continue
-        same = own.filter((pl.col("device_index") == row["device_index"]) & (pl.col("phase") == row["phase"]))
+        same = own.filter((pl.col("device_index") == row.device_index) & (pl.col("phase") == row.phase))
         if not same.height or same["bytes"].null_count() or same["bytes_kv"].null_count():
             continue
-        model, seen = float(same["bytes"].sum()), row["sampled_gbps"] * 1e9 * row["seconds"]
+        model, seen = float(same["bytes"].sum()), row.sampled_gbps * 1e9 * row.seconds
         if seen > 0 and max(model / seen, seen / model) > MAX_RATIO:
             warnings.append(
-                f"device {row['device_index']}, {row['phase']} steps: {model / 1e9:.3g} GB by the model, "
+                f"device {row.device_index}, {row.phase} steps: {model / 1e9:.3g} GB by the model, "
                 f"{seen / 1e9:.3g} GB by the sampled DRAM activity"
             )
     return warnings

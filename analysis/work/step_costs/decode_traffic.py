@@ -18,8 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...models.find_model import BYTES_PER_ELEMENT
 from ...numeric.fits import least_squares
+from ...records.work import Traffic
 from ..kernel_work import KernelWork
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACE_CODE
@@ -73,8 +75,8 @@ def line(x: Floats, y: Floats) -> Fit | None:
 
 
 def decode_traffic(
-    steps: pl.DataFrame, work: KernelWork, choice: ModelChoice, ceilings: Sequence[Any]
-) -> dict[str, Any]:
+    steps: pl.DataFrame, work: KernelWork, choice: ModelChoice, ceilings: Sequence[DeviceCeilings]
+) -> Traffic:
     """JSON ``traffic``: bytes per decode step by kind, fitted bandwidths with their MBU, and what disagrees."""
     decode = steps.filter(
         (pl.col("phase") == "decode")
@@ -83,13 +85,13 @@ def decode_traffic(
         & (pl.col("busy_ns") > 0)
     ).sort("device_index", "index")
     if not decode.height:
-        return {"reason": "no decode steps"}
+        return Traffic(reason="no decode steps")
     result: dict[str, Any] = {"decode_steps": decode.height, **_split(decode)}
     attention, waiting = _time_per_step(decode, work)
     decode = decode.with_columns(attention_ns=attention, collective_ns=waiting)
     rank = choice.rank
     if rank is None:
-        return result | {"reason": choice.reason}
+        return Traffic(**result, reason=choice.reason)
     bandwidth = [each.memory_bandwidth_gbps for each in ceilings if each.memory_bandwidth_gbps]
     peak = sum(bandwidth) / len(bandwidth) if bandwidth else None
     per_token = rank.model.layers * rank.kv_elements * BYTES_PER_ELEMENT[rank.model.kv_dtype]
@@ -105,7 +107,7 @@ def decode_traffic(
     kv_bandwidth = result["kv_fitted_gbps"]
     notes += _disagreements(kv_bandwidth, weights, result["kv_fit_error_pct"] or 0.0, peak)
     result |= _kv_at_most(decode, per_token, peak)
-    return result | {"notes": notes}
+    return Traffic(**result, notes=tuple(notes))
 
 
 def _disagreements(kv: float | None, weights: float | None, kv_error_pct: float, peak: float | None) -> list[str]:

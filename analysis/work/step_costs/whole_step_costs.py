@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ...gpus.device_ceilings import DeviceCeilings
 from ...models.find_model import ModelShape
 from ...models.model_shape import linear_maps
 from ..operators.layer_matrices import RankShape
@@ -60,7 +60,9 @@ def kernels_per_step(model: ModelShape) -> dict[str, float]:
     return {place: float(count) for place, count in counts.items() if count}
 
 
-def whole_steps(rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], ceilings: Sequence[Any]) -> WholeSteps:
+def whole_steps(
+    rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], ceilings: Sequence[DeviceCeilings]
+) -> WholeSteps:
     """Work of one rank in every step, and its ideal times at the ceilings of the step's ``device``."""
     table = work_table(rank, sums)
     weight_bytes, dtypes = place_defaults(rank.model)
@@ -94,7 +96,7 @@ def whole_steps(rank: RankShape, sums: StepSums, device: npt.NDArray[np.int32], 
     return WholeSteps(flop, weights, kv, activations, compute, size / peaks["memory"])
 
 
-def _peaks(ceilings: Sequence[Any], device: npt.NDArray[np.int32]) -> Mapping[str, Floats]:
+def _peaks(ceilings: Sequence[DeviceCeilings], device: npt.NDArray[np.int32]) -> Mapping[str, Floats]:
     """Peak FLOP/s of every data type and bytes/s (``memory``) of each step's device; NaN where unknown."""
     found: dict[str, Floats] = {}
     for dtype in ("", *DTYPES, "memory"):
