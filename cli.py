@@ -95,7 +95,7 @@ def analyze_command(
 
 @app.command("batch")
 @takes_analysis_options()
-def batch_command(
+def batch_command(  # noqa: PLR0913 (the options of the command)
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Captures, or folders that hold them.")],
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of the archive's reports.")],
     jobs: Annotated[int | None, typer.Option("--jobs", metavar="N", min=1, help="Workers; default: all cores.")] = None,
@@ -125,7 +125,7 @@ def batch_command(
 
 @app.command("compare")
 @takes_analysis_options(without=("ncu", "step", "itl_target", "dmon", "dcgm"))
-def compare_command(
+def compare_command(  # noqa: PLR0913 (the options of the command)
     captures: Annotated[
         list[Path], typer.Argument(metavar="BEFORE AFTER", help="Two captures, or one with --baseline.")
     ],

@@ -19,7 +19,6 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from .records.errors import UsageError
 
@@ -97,14 +96,14 @@ def _in_key_unit(number: float, unit: str | None, path: str) -> float:
     return number * _UNIT_MS[unit] / _UNIT_MS[key_unit[1]]
 
 
-def look_up(result: Mapping[str, Any], path: str) -> Any:
+def look_up(result: Mapping[str, object], path: str) -> object:
     """The value at ``path``, from ``result['summary']`` where its first name is there, else from the top.
 
     Raises UsageError with the nearest keys when the path does not exist.
     """
     parts = [int(index) if index else name for name, index in _PART.findall(path)]
-    summary = result.get("summary") or {}
-    here: Any = summary if parts[0] in summary else result
+    summary = _object(result.get("summary"))
+    here: object = summary if parts[0] in summary else result
     for part in parts:
         if here is None:
             return None
@@ -119,13 +118,18 @@ def look_up(result: Mapping[str, Any], path: str) -> Any:
     return here
 
 
-def _nearest(name: str, here: Any, summary: Mapping[str, Any]) -> str:
+def _object(value: object) -> Mapping[str, object]:
+    """``value`` where it is a JSON object, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def _nearest(name: str, here: object, summary: Mapping[str, object]) -> str:
     known = [str(k) for k in here] if isinstance(here, Mapping) else []
     near = difflib.get_close_matches(name, [*known, *map(str, summary)], n=3)
     return f"; did you mean {', '.join(dict.fromkeys(near))}?" if near else "; the keys are those of --format json."
 
 
-def evaluate(gate: Gate, result: Mapping[str, Any]) -> GateResult:
+def evaluate(gate: Gate, result: Mapping[str, object]) -> GateResult:
     """Check one gate against a result (the dictionary of ``--format json``, or compare's).
 
     A null, a non-number and a result that ``could_not_look`` are not determined: neither passed nor failed.
@@ -138,16 +142,17 @@ def evaluate(gate: Gate, result: Mapping[str, Any]) -> GateResult:
     return GateResult(gate, float(value), _OPERATORS[gate.operator](float(value), gate.number))
 
 
-def _why_null(path: str, result: Mapping[str, Any]) -> str:
-    reasons = (result.get("summary") or {}).get("reasons") or {}
+def _why_null(path: str, result: Mapping[str, object]) -> str:
+    reasons = _object(_object(result.get("summary")).get("reasons"))
     names = [name for name, index in _PART.findall(path) if not index]
     for name in reversed(names):
         if name in reasons:
             return str(reasons[name])
-    return "the number is null" + (f": {result['reasons'][0]}" if result.get("reasons") else "")
+    said = result.get("reasons")
+    return "the number is null" + (f": {said[0]}" if isinstance(said, Sequence) and said else "")
 
 
-def evaluate_all(gates: Iterable[Gate], result: Mapping[str, Any]) -> list[GateResult]:
+def evaluate_all(gates: Iterable[Gate], result: Mapping[str, object]) -> list[GateResult]:
     """All gates against one result, in order."""
     return [evaluate(gate, result) for gate in gates]
 

@@ -6,16 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from msgspec import convert
-
 from .records.analysis import Analysis
 from .records.devices import Window
 from .records.formats import format_of
-from .records.host import HostSide
 from .records.inputs_read import remember_inputs
 from .records.options import Options
 from .records.trace import Trace
-from .records.trust import PhaseTrust
 
 
 def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str], None] | None = None) -> Analysis:
@@ -53,7 +49,7 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
     trace = replace(trace, names=trace.names.with_columns(name_facts["short_name"]))
     ceilings = resolve_devices(trace, gpu=options.gpu, gpu_override=options.gpu_override, ceilings=options.ceilings)
     begin("steps and phases")
-    phases = find_phases(trace, name_facts, marker_file=options.markers, window=options.window, devices=ceilings)
+    phases = find_phases(trace, name_facts, marker_file=options.markers, window=options.window)
     begin("work and roofline")
     work = assign_work(trace, phases, name_facts, ceilings, options)
     begin("time and stalls")
@@ -81,14 +77,14 @@ def analyze_options(trace: Trace, options: Options, *, progress: Callable[[str],
         graphs=phases.graphs,
         kernel_table=work.kernel_table,
         model=work.model,
-        phase_trust=convert(phases.trust, PhaseTrust),
+        phase_trust=phases.trust,
         work_trust=work.trust,
         autoregressive=phases.autoregressive,
         engine=phases.engine,
         reasons=phases.reasons,
         mfu_at_most=work.mfu_at_most,
     )
-    host = convert(host_side(trace, phases, time), HostSide)
+    host = host_side(trace, phases, time)
     give_back()
     what_if = what_would_help(found, itl_target_ms=options.itl_target_ms)
     workload = classify_workload(found, what_if)

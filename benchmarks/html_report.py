@@ -2,20 +2,21 @@
 
     python benchmarks/html_report.py [KERNELS]
 
-Uses the synthetic analysis of tests/reports/analysis_factory.py (one million kernels without an argument) and, where
-Playwright and Chromium are there, opens the page in it. Nothing is asserted: figures depend on the machine.
+Analyses a simulated run of about that many kernels (one million without an argument) and, where Playwright and Chromium
+are there, opens the page in it. Nothing is asserted: figures depend on the machine.
 """
 
-import importlib.util
 import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from trace_analyze import analyze
+from trace_analyze.fixtures.matrix import large
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.reports.html import render_html
 
-FACTORY = Path(__file__).parents[1] / "tests/reports/analysis_factory.py"
 ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 PAN = """(width) => new Promise((done) => {
   const t = document.getElementById('timeline-view').timeline;
@@ -36,10 +37,10 @@ PAN = """(width) => new Promise((done) => {
 
 
 def analysis_of(kernels: int):
-    spec = importlib.util.spec_from_file_location("analysis_factory", FACTORY)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.big(kernels)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "large.sqlite"
+        simulate(large(kernels)).write(path)
+        return analyze(path)
 
 
 def main() -> None:
@@ -50,7 +51,9 @@ def main() -> None:
         start = time.perf_counter()
         page = render_html(analysis)
         times.append(time.perf_counter() - start)
-    print(f"{kernels:,} kernels: made in {min(times):.2f} s (best of 3), {len(page.encode()) / 1e6:.2f} MB")
+    print(
+        f"{analysis.kernels.height:,} kernels: made in {min(times):.2f} s (best of 3), {len(page.encode()) / 1e6:.2f} MB"
+    )
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:

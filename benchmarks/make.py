@@ -84,7 +84,7 @@ def capture_path(folder: Path, kind: str, kernels: int, seed: int = 7) -> Path:
     path = folder / f"{kind}-{kernels}-{seed}.sqlite"
     if not path.exists():
         from trace_analyze.fixtures.matrix import large
-        from trace_analyze.fixtures.serving import simulate
+        from trace_analyze.fixtures.simulator.serving import simulate
 
         folder.mkdir(parents=True, exist_ok=True)
         if kind != "graphs" and kernels > SIMULATED_UP_TO:

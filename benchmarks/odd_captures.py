@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from trace_analyze.fixtures.cases import StepSpec
-from trace_analyze.fixtures.config import RunConfig
-from trace_analyze.fixtures.kernel_sequences import all_rows, step_sequence
-from trace_analyze.fixtures.nsys_writer import MEMCPY, NVTX, RUNTIME, SYNC, Capture, global_pid
-from trace_analyze.fixtures.scheduler import Request
+from trace_analyze.fixtures.kernels.kernel_sequences import all_rows, step_sequence
+from trace_analyze.fixtures.simulator.config import RunConfig
+from trace_analyze.fixtures.simulator.scheduler import Request
+from trace_analyze.fixtures.writers.nsys_writer import MEMCPY, NVTX, RUNTIME, SYNC, Capture, global_pid
 
 LEAD_NS = 60_000  # a launch call comes this long before its kernel
 YEAR_NS = 31_557_600_000_000_000
@@ -77,7 +77,7 @@ class Served:
     last_launch: np.ndarray
 
 
-def serve(
+def serve(  # noqa: PLR0913 (a capture is stated by keywords)
     capture: Capture,
     steps: int,
     *,

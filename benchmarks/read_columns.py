@@ -55,7 +55,7 @@ NULL = -1
 
 def write_capture(path: Path, rows: int) -> None:
     """A capture of ``rows`` kernels of 60 names, schema of 2025.6."""
-    from trace_analyze.fixtures.nsys_writer import Capture
+    from trace_analyze.fixtures.writers.nsys_writer import Capture
 
     dice = np.random.default_rng(1)
     duration = dice.integers(2_000, 20_000, rows)

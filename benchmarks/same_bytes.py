@@ -37,7 +37,7 @@ def captures(folder: Path, shared: Path) -> list[Path]:
     """Every capture of the list; simulated ones are made where they are missing."""
     from trace_analyze.fixtures.build import CAPTURES
     from trace_analyze.fixtures.matrix import MATRIX
-    from trace_analyze.fixtures.serving import simulate
+    from trace_analyze.fixtures.simulator.serving import simulate
 
     found = sorted(CAPTURES.glob("*.sqlite"))
     made = folder / "matrix"

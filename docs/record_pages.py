@@ -21,7 +21,7 @@ from trace_analyze.analysis.records.record import Record
 from trace_analyze.analysis.records.summary import ByCause, ByPhase, GroupSummary, KnownSteps, Spread, Summary
 from trace_analyze.analysis.records.trust import Trust
 from trace_analyze.analysis.records.what_if import WhatIf
-from trace_analyze.analysis.records.work import Traffic, Measured, Roofline, Model
+from trace_analyze.analysis.records.work import Measured, Model, Roofline, Traffic
 from trace_analyze.analysis.records.workload import Workload
 
 #: JSON object -> the record that it is made from.

@@ -64,11 +64,19 @@ _NO_FILES = (
 )
 
 
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder; False where its own folder lets nobody look."""
+    try:
+        return path.is_dir()
+    except OSError:
+        return False
+
+
 def why_unreadable(path: Path, error: OSError | ValueError) -> str:
     """One sentence or two on why the system gives neither the file nor the folder ``path``."""
     number = error.errno if isinstance(error, OSError) else None
     if isinstance(error, PermissionError):
-        allow = "chmod u+rx" if path.is_dir() else "chmod u+r"
+        allow = "chmod u+rx" if _is_folder(path) else "chmod u+r"
         return f"No permission to read {path}: make it readable for you ({allow}) or copy it."
     if number == errno.ELOOP:
         return f"Cannot read {path}: it is a link that leads in a circle. Link it to the capture itself."

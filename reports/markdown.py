@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 
 from ..analysis.gates import GateResult
+from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
-from .first_screen_lines import gpu_line, idle_told, model_line, ratios, stall_line
-from .number_text import distinct_names, is_known, milliseconds, number, percent
+from .first_screen.lines import (
+    gpu_line,
+    idle_line,
+    model_line,
+    percentiles,
+    phase_shares,
+    ratio_lines,
+    stall_line,
+    trust_line,
+)
+from .first_screen.top_kernels import heaviest, kernel_cells, of_phase
+from .short_names import distinct_names
 from .terminal import plain
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
@@ -32,20 +44,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def to_markdown(analysis: Analysis, *, gates: Sequence[GateResult] = ()) -> str:
     """The first screen of one result as Markdown."""
-    summary, trust = analysis.summary, analysis.trust
-    headline = summary.headline
-    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(headline)}**", ""]
-    trusted, reasons = trust.verdict, trust.verdict_reasons
+    summary = analysis.summary
+    lines = [f"### {escape(analysis.trace.capture.source_name)}", "", f"**{escape(summary.headline)}**", ""]
     rows = [
         ["GPU", escape(gpu_line(analysis))],
         ["Model", escape(model_line(analysis))],
-        ["Trust", escape(f"{trusted}: {'; '.join(reasons)}" if reasons else trusted)],
+        ["Trust", escape(trust_line(analysis.trust))],
         *_number_rows(summary),
     ]
     lines += table(["", ""], rows)
-    phases = ("decode", "prefill", "mixed") if summary.step_count else ("unknown",)
-    for phase in phases:
-        lines += _top(analysis.kernel_table.filter(pl.col("phase") == phase), phase)
+    if analysis.trace.holds_sums:  # a few names tell their phase: no reason to leave the others out
+        lines += _top(analysis.kernel_table, "unknown")
+    else:
+        for phase in ("decode", "prefill", "mixed") if summary.step_count else ("unknown",):
+            lines += _top(of_phase(analysis.kernel_table, phase), phase)
     if analysis.findings:
         lines += ["", "**Findings**", ""]
         lines += [f"{i}. {escape(f.sentence)}" for i, f in enumerate(analysis.findings[:_TOP], start=1)]
@@ -67,53 +79,36 @@ def gate_lines(gates: Sequence[GateResult]) -> list[str]:
 
 
 def _number_rows(summary: Summary) -> list[list[str]]:
-    def spread(key: str, values: Spread) -> str:
-        if not values.n:
-            return f"not known{_reason(summary, key)}"
-        shown = (("p50", values.p50), ("p95", values.p95), ("p99", values.p99), ("max", values.max))
-        return f"{', '.join(f'{name} {milliseconds(ms)}' for name, ms in shown)} (n = {values.n:,})"
-
-    def told(text: str, why: str) -> str:
-        return escape(text or (f"not known: {why}" if why else "not known"))
-
-    shares = dict(summary.phase_pct or {})
-    split = ", ".join(
-        f"{phase} {percent(shares.get(phase))} ({milliseconds(ms)})" for phase, ms in summary.phase_ms.items() if ms > 0
-    )
+    split = ", ".join(f"{p.phase} {p.share} ({p.time})" for p in phase_shares(summary))
     return [
-        ["GPU time", split or f"not known{_reason(summary, 'phase_pct')}"],
-        ["Decode step", spread("decode_step_ms", summary.decode_step_ms)],
-        ["Inter-token gap", spread("inter_token_gap_ms", summary.inter_token_gap_ms)],
-        *([ratio.label, told(ratio.text, ratio.why)] for ratio in ratios(summary)),
-        ["Stalls", escape(stall_line(summary))],
-        ["GPU idle", told(*idle_told(summary))],
+        ["GPU time", split or _not_known(summary, "phase_pct")],
+        ["Decode step", _spread(summary, "decode_step_ms")],
+        ["Inter-token gap", _spread(summary, "inter_token_gap_ms")],
+        *([line.label, escape(line.told())] for line in ratio_lines(summary)),
+        ["Stalls", escape(stall_line(summary).told())],
+        ["GPU idle", escape(idle_line(summary).told())],
     ]
 
 
-def _reason(summary: Summary, key: str) -> str:
+def _spread(summary: Summary, key: Literal["decode_step_ms", "inter_token_gap_ms"]) -> str:
+    spread: Spread = summary[key]
+    return f"{', '.join(percentiles(spread))} (n = {spread.n:,})" if spread.n else _not_known(summary, key)
+
+
+def _not_known(summary: Summary, key: str) -> str:
     reason = summary.reasons.get(key, "")
-    return f" ({escape(reason)})" if reason else ""
+    return "not known" + (f" ({escape(reason)})" if reason else "")
 
 
-def _top(rows: pl.DataFrame, phase: str) -> list[str]:
-    if not len(rows):
+def _top(table_of_phase: pl.DataFrame, phase: str) -> list[str]:
+    if table_of_phase.is_empty():
         return []
     title = "Top kernels" if phase == "unknown" else f"Top {phase} kernels"
     header = [title, "class", "n/step", "µs", "total", "FLOP/B", "MFU", "MBU", "bound"]
-    top = rows.sort("total_ms", "name", descending=[True, False]).head(_TOP)
-    names = distinct_names([row or "" for row in top["short_name"]], top["name"].to_list(), 60)
+    kernels = kernel_cells(heaviest(table_of_phase, _TOP))
+    names = distinct_names([k.short_name for k in kernels], [k.name for k in kernels], 60)
     body = [
-        [
-            escape(name),
-            str(row["op_class"]),
-            number(row["count_per_step"]) if is_known(row["count_per_step"]) else "",
-            number(row["median_us"]) if is_known(row["median_us"]) else "",
-            milliseconds(row["total_ms"]),
-            number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "",
-            percent(row["mfu_pct"]) if is_known(row["mfu_pct"]) else "",
-            percent(row["mbu_pct"]) if is_known(row["mbu_pct"]) else "",
-            str(row["bound"] or ""),
-        ]
-        for name, row in zip(names, top.iter_rows(named=True), strict=True)
+        [escape(name), k.op_class, k.count_per_step, k.median_us, k.total, k.intensity, k.mfu, k.mbu, k.bound]
+        for name, k in zip(names, kernels, strict=True)
     ]
     return ["", *table(header, body)]

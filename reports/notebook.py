@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
+from collections.abc import Iterable
 
+from markupsafe import Markup
+
+from ..analysis.numeric.number_text import milliseconds
 from ..analysis.records.analysis import Analysis
-from .first_screen_lines import gpu_line, model_line, ratios, stall_line
-from .number_text import NOT_KNOWN, distinct_names, is_known, milliseconds, number, percent
+from .first_screen.lines import gpu_line, model_line, not_known, ratio_lines, stall_line
+from .first_screen.top_kernels import kernel_cells
+from .short_names import distinct_names
 from .terminal import plain
 
 _TOP = 8
+_HEADINGS = ("kernel", "phase", "time", "FLOP/B", "MFU", "MBU", "bound")
 
 
 def notebook_html(analysis: Analysis) -> str:
     """A small HTML fragment; ``save_html`` writes the report."""
     summary = analysis.summary
-
-    def told(text: str, key: str) -> str:
-        why = summary.reasons.get(key, "")
-        return f"{text}: {why}" if text == NOT_KNOWN and why else text
-
+    step = summary.decode_step_ms.p50
     rows = [
         ("GPU", gpu_line(analysis)),
         ("model", model_line(analysis)),
         ("trust", analysis.trust.verdict),
-        ("decode step, p50", told(milliseconds(summary.decode_step_ms.p50), "decode_step_ms")),
-        *((ratio.label, ratio.text or f"not known: {ratio.why}") for ratio in ratios(summary)),
-        ("stalls", stall_line(summary)),
+        (
+            "decode step, p50",
+            milliseconds(step) if step is not None else not_known(summary.reasons.get("decode_step_ms", "")),
+        ),
+        *((line.label, line.told()) for line in ratio_lines(summary)),
+        ("stalls", stall_line(summary).told()),
     ]
     body = Markup("").join(Markup("<tr><th>{}</th><td>{}</td></tr>").format(k, plain(v)) for k, v in rows)
     return str(
@@ -37,21 +41,16 @@ def notebook_html(analysis: Analysis) -> str:
 
 
 def _kernels(analysis: Analysis) -> Markup:
-    cells = []
-    top = analysis.kernel_table.head(_TOP)
-    names = distinct_names([name or "" for name in top["short_name"]], top["name"].to_list(), 60)
-    for name, row in zip(names, top.iter_rows(named=True), strict=True):
-        values = [
-            plain(name),
-            row["phase"],
-            milliseconds(row["total_ms"]),
-            number(row["arithmetic_intensity"]) if is_known(row["arithmetic_intensity"]) else "",
-            percent(row["mfu_pct"]) if is_known(row["mfu_pct"]) else "",
-            percent(row["mbu_pct"]) if is_known(row["mbu_pct"]) else "",
-            row["bound"] or "",
-        ]
-        cells.append(Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(v) for v in values)))
-    head = Markup("").join(
-        Markup("<th>{}</th>").format(escape(t)) for t in ("kernel", "phase", "time", "FLOP/B", "MFU", "MBU", "bound")
-    )
-    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, Markup("").join(cells))
+    kernels = kernel_cells(analysis.kernel_table.head(_TOP))
+    names = distinct_names([k.short_name for k in kernels], [k.name for k in kernels], 60)
+    rows = [
+        (plain(name), k.phase, k.total, k.intensity, k.mfu, k.mbu, k.bound)
+        for name, k in zip(names, kernels, strict=True)
+    ]
+    body = Markup("").join(Markup("<tr>{}</tr>").format(_cells("td", row)) for row in rows)
+    head = _cells("th", _HEADINGS)
+    return Markup("<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>").format(head, body)
+
+
+def _cells(tag: str, texts: Iterable[str]) -> Markup:
+    return Markup("").join(Markup("<{0}>{1}</{0}>").format(Markup(tag), text) for text in texts)

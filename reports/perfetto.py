@@ -7,29 +7,39 @@ viewers); arguments are objects. One process per device; stalls and steps get th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import orjson
 import polars as pl
 
 from ..analysis.records.analysis import Analysis
+from ..analysis.records.errors import CannotAnswerError
 from ..analysis.records.version import __version__
+
+Event = dict[str, object]
 
 _STEPS_TID, _STALLS_TID, _COPIES_TID = 1, 2, 3
 _FIRST_STREAM_TID = 10
 
 
 def to_perfetto(analysis: Analysis) -> bytes:
-    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing."""
+    """The trace as UTF-8 JSON with ``traceEvents``; opens in Perfetto and chrome://tracing.
+
+    Raises CannotAnswerError for sums by kernel name, which have no launches to draw.
+    """
+    if analysis.trace.holds_sums:
+        raise CannotAnswerError(
+            f"--format perfetto: {analysis.trace.capture.source_name} holds sums by kernel name: there are no launches and "
+            "no times to draw. Leave perfetto out, or export the capture: nsys export --type sqlite -o run.sqlite run.nsys-rep"
+        )
     origin = analysis.window.start_ns
     body = b",\n".join(orjson.dumps(event) for event in _events(analysis, origin))
     made_by = b'{"otherData":{"made_by":"trace-analyze %s"},' % __version__.encode()
     return made_by + b'"displayTimeUnit":"ms","traceEvents":[\n' + body + b"\n]}\n"
 
 
-def _events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
+def _events(analysis: Analysis, origin: int) -> Iterator[Event]:
     for device in analysis.devices:
-        pid = _pid(device)
+        pid = device.device_index + 1
         yield _meta("process_name", pid, 0, f"device {device.device} {device.gpu_name or ''}".strip())
         yield _meta("thread_name", pid, _STEPS_TID, "steps")
         yield _meta("thread_name", pid, _STALLS_TID, "stalls")
@@ -40,15 +50,11 @@ def _events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
     yield from _copy_events(analysis, origin)
 
 
-def _pid(device: Any) -> int:
-    return int(device.get("device_index", device.get("device", 0))) + 1
-
-
-def _meta(name: str, pid: int, tid: int, value: str) -> dict[str, Any]:
+def _meta(name: str, pid: int, tid: int, value: str) -> Event:
     return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": {"name": value}}
 
 
-def _span(name: str, pid: int, tid: int, start: int, end: int, origin: int, args: dict[str, Any]) -> dict[str, Any]:
+def _span(name: str, pid: int, tid: int, start: int, end: int, origin: int, args: dict[str, object]) -> Event:
     return {
         "ph": "X",
         "name": name,
@@ -60,13 +66,13 @@ def _span(name: str, pid: int, tid: int, start: int, end: int, origin: int, args
     }
 
 
-def _step_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
+def _step_events(analysis: Analysis, origin: int) -> Iterator[Event]:
     for row in analysis.steps.iter_rows(named=True):
         args = {k: row[k] for k in ("index", "evidence", "prefill_tokens", "decode_tokens", "decode_requests", "label")}
         yield _span(row["phase"], row["device_index"] + 1, _STEPS_TID, row["start_ns"], row["end_ns"], origin, args)
 
 
-def _stall_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
+def _stall_events(analysis: Analysis, origin: int) -> Iterator[Event]:
     first = dict(analysis.steps.group_by("group").agg(pl.col("device_index").min()).iter_rows())
     for row in analysis.stalls.iter_rows(named=True):
         args = {k: row[k] for k in ("stall_ms", "kind", "requests_held", "prefill_tokens", "episode")}
@@ -74,7 +80,7 @@ def _stall_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
         yield _span("stall", pid, _STALLS_TID, row["start_ns"], row["end_ns"], origin, args)
 
 
-def _kernel_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
+def _kernel_events(analysis: Analysis, origin: int) -> Iterator[Event]:
     names = analysis.trace.names["short_name"].to_list()
     columns = ["start_ns", "end_ns", "device_index", "stream", "name_id", "phase", "op_class", "evidence", "step"]
     tids: dict[tuple[int, int], int] = {}
@@ -87,7 +93,7 @@ def _kernel_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
         yield _span(names[name_id], device + 1, tids[device, stream], start, end, origin, args)
 
 
-def _copy_events(analysis: Analysis, origin: int) -> Iterator[dict[str, Any]]:
+def _copy_events(analysis: Analysis, origin: int) -> Iterator[Event]:
     for row in analysis.trace.copies.iter_rows(named=True):
         args = {"bytes": row["bytes"], "stream": row["stream"]}
         yield _span(row["kind"], row["device_index"] + 1, _COPIES_TID, row["start_ns"], row["end_ns"], origin, args)

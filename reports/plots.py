@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ..analysis.gpus.run_ceilings import ceilings_in_use, main_dtype
+from ..analysis.numeric.number_text import is_known, number
 from ..analysis.records.analysis import Analysis
-from .ceilings import ceilings_in_use, main_dtype, ridge_of
-from .number_text import is_known, label, number
+from ..analysis.records.usable_steps import USABLE_STEP
+from .key_text import label
 from .terminal import PHASE_STYLES
 from .whole_files import file_name, produce_whole
 
@@ -94,21 +96,21 @@ def draw_roofline(analysis: Analysis, axes: Any) -> None:
         _say_nothing(axes, title, str(reason))
         return
     x = np.array([p["arithmetic_intensity"] for p in points])
-    low, high = min(x.min() / 3, 0.5), max(x.max() * 3, 3 * max(ridge_of(c) for c in ceilings))
+    low, high = min(x.min() / 3, 0.5), max(x.max() * 3, 3 * max(c.ridge for c in ceilings))
     at = np.geomspace(low, high, 400)
     for ceiling in ceilings:
-        bandwidth, peak, ridge = ceiling["bandwidth_gbps"] / 1e3, ceiling["peak_tflops"], ridge_of(ceiling)
+        bandwidth, peak, ridge = ceiling.bandwidth_gbps / 1e3, ceiling.peak_tflops, ceiling.ridge
         axes.plot(at, np.minimum(at * bandwidth, peak), color="#444444", linewidth=1.0)
-        names = "/".join(str(d) for d in ceiling["dtypes"] if d)
+        names = "/".join(ceiling.dtypes)
         # left of the ridge, above the roof: there no point can lie and no other roof's label is
         axes.annotate(
             f"{names} {number(peak)} TFLOP/s, ridge {number(ridge)}", (ridge, peak), fontsize=7.5, ha="right",
             va="bottom", xytext=(-4, 1), textcoords="offset points",
         )  # fmt: skip
         axes.plot([ridge], [peak], marker="|", color="#444444", markersize=8)
-    slope = ceilings[0]["bandwidth_gbps"] / 1e3
+    slope = ceilings[0].bandwidth_gbps / 1e3
     axes.annotate(
-        f"{number(ceilings[0]['bandwidth_gbps'])} GB/s", (low * 1.15, low * 1.15 * slope), fontsize=7.5, va="bottom",
+        f"{number(ceilings[0].bandwidth_gbps)} GB/s", (low * 1.15, low * 1.15 * slope), fontsize=7.5, va="bottom",
         xytext=(-4, 14), textcoords="offset points",
     )  # fmt: skip
     longest = max(p["total_ms"] for p in points)
@@ -132,7 +134,7 @@ def draw_roofline(analysis: Analysis, axes: Any) -> None:
     axes.set_ylabel("TFLOP/s")
     axes.set_title(title, loc="left")
     axes.set_xlim(low, high)
-    axes.set_ylim(top=2.2 * max(c["peak_tflops"] for c in ceilings))
+    axes.set_ylim(top=2.2 * max(c.peak_tflops for c in ceilings))
     _legend(axes, loc="lower right")
     _label(axes, points)
 
@@ -165,7 +167,7 @@ def _label(axes: Any, points: Sequence[Mapping[str, Any]], most: int = 9) -> Non
 
 
 def _counted_steps(analysis: Analysis) -> pl.DataFrame:
-    return analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    return analysis.steps.filter(USABLE_STEP)
 
 
 def draw_utilisation(analysis: Analysis, axes: Any) -> None:
@@ -206,12 +208,12 @@ def draw_intensity(analysis: Analysis, axes: Any) -> None:
         own = (phases == phase) & (tokens > 0)
         if own.any():
             axes.scatter(tokens[own], intensity[own], s=12, marker=marker, c=colour(phase), label=phase)
-    main = main_dtype(analysis)
+    main = main_dtype(analysis.kernel_table)
     ceilings = ceilings_in_use(analysis)
-    for ceiling in sorted(ceilings, key=lambda c: main not in c["dtypes"])[:1]:  # the type most time computes in
-        ridge = ridge_of(ceiling)
+    for ceiling in sorted(ceilings, key=lambda c: main not in c.dtypes)[:1]:  # the type most time computes in
+        ridge = ceiling.ridge
         axes.axhline(ridge, color="#444444", linewidth=1.0)
-        told = f"ridge {number(ridge)} FLOP/byte ({'/'.join(str(d) for d in ceiling['dtypes'] if d)})"
+        told = f"ridge {number(ridge)} FLOP/byte ({'/'.join(ceiling.dtypes)})"
         axes.annotate(told, (0, ridge), xycoords=("axes fraction", "data"), va="bottom", fontsize=7.5,
                       xytext=(4, 2), textcoords="offset points")  # fmt: skip
     axes.set_xscale("log")

@@ -64,7 +64,7 @@ class Analysis(records.Analysis):
         return notebook_html(self)
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 (the options of the command line, as keywords)
     trace: Trace | str | Path,
     *,
     gpu: str | None = None,

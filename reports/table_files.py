@@ -67,9 +67,13 @@ def flatten(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def kernel_rows(analysis: Analysis) -> pl.DataFrame:
-    """Every kernel with its short name, tags and work; one row a launch."""
+    """Every kernel with its short name, tags and work; one row a launch.
+
+    Of an input of sums there are no launches: a row stands for the ``launch_count`` that its last column says.
+    """
     names = analysis.trace.names.select("name_id", "name", "short_name")
-    return flatten(analysis.kernels.join(names, on="name_id", how="left", maintain_order="left"))
+    rows = flatten(analysis.kernels.join(names, on="name_id", how="left", maintain_order="left"))
+    return rows.hstack(analysis.trace.launch_counts) if analysis.trace.holds_sums else rows
 
 
 def pandas_frames(analysis: Analysis) -> dict[str, Any]:

@@ -8,27 +8,42 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ..analysis.gates import GateResult
+from ..analysis.numeric.covered_time import covered_shares
+from ..analysis.numeric.number_text import is_known, milliseconds, number, percent, plural
 from ..analysis.records.analysis import Analysis
 from ..analysis.records.summary import Spread, Summary
 from ..analysis.records.version import __version__
-from .first_screen_lines import batch_told, gpu_line, idle_told, model_line, ratios, stalls_told
-from .number_text import distinct_names, is_known, milliseconds, number, percent, plural
+from .first_screen.lines import (
+    batch_told,
+    gpu_line,
+    idle_line,
+    model_line,
+    not_known,
+    percentiles,
+    phase_shares,
+    ratio_lines,
+    stall_line,
+    trust_line,
+)
+from .first_screen.top_kernels import KernelCells, heaviest, kernel_cells, of_phase
+from .short_names import distinct_names
 
 PHASE_STYLES = {"decode": "#0072B2", "prefill": "#D55E00", "mixed": "#CC79A7", "other": "grey50", "unknown": "grey50"}
 PHASE_LETTERS = {"decode": "D", "prefill": "P", "mixed": "M", "other": "o", "unknown": "?"}
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LABEL_WIDTH = 12
+MIN_SHARE_TOLD = 0.005  # of kernel time; evidence with less is not worth the line
 _WIDEST = 110  # columns; longer lines are hard to read
 STEP_ROWS = 15
 _NARROWEST = 40  # a terminal that claims less is taken for this
@@ -90,7 +105,7 @@ def step_grid(table: pl.DataFrame, width: int) -> Table:
     return grid
 
 
-def _rendered(blocks: Sequence[Any], width: int, style: Mapping[str, Any]) -> list[str]:
+def _rendered(blocks: Sequence[RenderableType], width: int, style: Mapping[str, Any]) -> list[str]:
     buffer = io.StringIO()
     console = Console(file=buffer, width=width, highlight=False, markup=False, emoji=False, **style)
     for block in blocks:
@@ -98,11 +113,11 @@ def _rendered(blocks: Sequence[Any], width: int, style: Mapping[str, Any]) -> li
     return [line.rstrip() for line in buffer.getvalue().splitlines()]
 
 
-def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[Any]:
+def screen(analysis: Analysis, width: int, fit: tuple[int, int, int, bool] = _FITS[0]) -> list[RenderableType]:
     """The blocks of the first screen, in order."""
     first, second, findings, airy = fit
     greyed = analysis.trust.verdict == "unreliable"
-    blocks: list[Any] = [_title(analysis, width), _headline(analysis)]
+    blocks: list[RenderableType] = [_title(analysis, width), _headline(analysis)]
     blocks += _identity(analysis)
     blocks += _trust(analysis)
     if greyed:
@@ -168,15 +183,15 @@ def _window(analysis: Analysis) -> tuple[str, str]:
 
 def _steps_in_window(analysis: Analysis) -> pl.DataFrame:
     """The steps that lie in the analysed window, in part or whole; the table also has those outside of it."""
-    start, end = (analysis.window.get(key) for key in ("start_ns", "end_ns"))
-    return analysis.steps.filter((pl.col("end_ns") > start) & (pl.col("start_ns") < end) | pl.col("excluded"))
+    window = analysis.window
+    inside = (pl.col("end_ns") > window.start_ns) & (pl.col("start_ns") < window.end_ns)
+    return analysis.steps.filter(inside | pl.col("excluded"))
 
 
 def _trust(analysis: Analysis) -> list[Table]:
     trust = analysis.trust
-    verdict, reasons = trust.verdict, trust.verdict_reasons
-    parts = [f"{verdict}: {'; '.join(reasons[:2])}" if reasons else verdict]
-    told = sorted(((v, k) for k, v in trust.gpu_time_by_evidence.items() if v >= 0.005), reverse=True)
+    parts = [trust_line(trust, reasons=2)]
+    told = sorted(((v, k) for k, v in trust.gpu_time_by_evidence.items() if v >= MIN_SHARE_TOLD), reverse=True)
     if told and analysis.summary.step_count:
         parts.append("phases by " + ", ".join(f"{_evidence(k)} {percent(100 * v)}" for v, k in told[:4]))
     if trust.kernels_per_step is not None:
@@ -185,9 +200,8 @@ def _trust(analysis: Analysis) -> list[Table]:
     parts.append(f"{trust.devices_with_kernels} of {plural(trust.devices_present, 'device')}")
     if trust.node_tracing_inflates_decode:
         parts.append("node-level graph tracing slows decode")
-    lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if verdict != "good" else ""))]
-    lines += [_line("", Text(plain(text), style="bold")) for text in trust.contradictions_in_words[:2]]
-    return lines
+    lines = [_line("Trust", Text(plain(", ".join(parts)), style="bold" if trust.verdict != "good" else ""))]
+    return lines + [_line("", Text(plain(text), style="bold")) for text in trust.contradictions_in_words[:2]]
 
 
 def _evidence(kind: str) -> str:
@@ -198,22 +212,18 @@ def _numbers(analysis: Analysis) -> list[Table]:
     """The six numbers. Those that are not known for one and the same reason share a line."""
     summary = analysis.summary
     rows: list[tuple[str, Text | str, str]] = [("GPU time", *phase_split(summary))]
-    for label, key, values in (
-        ("Decode step", "decode_step_ms", summary.decode_step_ms),
-        ("Token gap", "inter_token_gap_ms", summary.inter_token_gap_ms),
-    ):
-        spread = _spread(values)
+    for label, key in (("Decode step", "decode_step_ms"), ("Token gap", "inter_token_gap_ms")):
+        spread = _spread(summary[key])
         rows.append((label, spread, "" if spread else summary.reasons.get(key, "")))
-    rows += [(ratio.label, ratio.text, ratio.why) for ratio in ratios(summary)]
-    rows.append(("Stalls", *stalls_told(summary)))
-    rows.append(("Idle", *idle_told(summary)))
+    told = (*ratio_lines(summary), stall_line(summary), idle_line(summary))
+    rows += [(line.label, line.text, line.why) for line in told]
     shared = {why for _, text, why in rows if not text and [w for _, _, w in rows].count(why) > 1}
     lines, said = [], set()
     for label, text, why in rows:
         if text:
             lines.append(_line(label, text))
         elif why not in shared:
-            lines.append(_line(label, f"not known: {why}" if why else "not known"))
+            lines.append(_line(label, not_known(why)))
         elif why not in said:
             said.add(why)
             names = [name for name, _, other in rows if other == why]
@@ -230,27 +240,23 @@ def _joined(names: Sequence[str]) -> str:
 def phase_split(summary: Summary) -> tuple[Text, str]:
     """(share and time of each phase, empty where not known; why not)."""
     text = Text()
-    shares = dict(summary.phase_pct or {})
-    for phase, ms in summary.phase_ms.items():
-        if ms <= 0:
-            continue
+    for told in phase_shares(summary):
         if text:
             text.append("  ")
-        text.append(f"{phase} ", style=PHASE_STYLES.get(phase, ""))
-        text.append(f"{percent(shares.get(phase))} {milliseconds(ms)}")
+        text.append(f"{told.phase} ", style=PHASE_STYLES.get(told.phase, ""))
+        text.append(f"{told.share} {told.time}")
     return text, "" if text else summary.reasons.get("phase_pct", "")
 
 
-def _spread(values: Spread) -> str:
-    if not values.n:
+def _spread(spread: Spread) -> str:
+    if not spread.n:
         return ""
-    if values.n == 1:
-        return f"{milliseconds(values.p50)}  (n = 1)"
-    shown = (("p50", values.p50), ("p95", values.p95), ("p99", values.p99), ("max", values.max))
-    return f"{'  '.join(f'{name} {milliseconds(ms)}' for name, ms in shown)}  (n = {values.n:,})"
+    if spread.n == 1:
+        return f"{milliseconds(spread.p50)}  (n = 1)"
+    return f"{'  '.join(percentiles(spread))}  (n = {spread.n:,})"
 
 
-def _strip(analysis: Analysis, width: int) -> list[Any]:
+def _strip(analysis: Analysis, width: int) -> list[Table]:
     """Steps over time as one line of letters; a second line marks the stalls."""
     steps = _steps_in_window(analysis)
     if not len(steps):
@@ -267,7 +273,7 @@ def _strip(analysis: Analysis, width: int) -> list[Any]:
     for phase in letters:
         text.append(PHASE_LETTERS.get(phase, "."), style=PHASE_STYLES.get(phase, "dim"))
     groups = steps["group"].n_unique()
-    lines: list[Any] = [_line("Steps" if groups == 1 else f"Steps 1 of {groups}", text)]
+    lines: list[Table] = [_line("Steps" if groups == 1 else f"Steps 1 of {groups}", text)]
     if len(analysis.stalls):
         marks = np.full(cells, " ", dtype=object)
         own = analysis.stalls.filter(pl.col("group") == first["group"][0])
@@ -287,86 +293,71 @@ def _cells(steps: pl.DataFrame, start: int, end: int, cells: int) -> list[str]:
     edges = np.linspace(start, end, cells + 1)
     phases = list(PHASE_LETTERS)
     cover = np.zeros((len(phases), cells))
-    a, b = steps["start_ns"].to_numpy(), steps["end_ns"].to_numpy()
-    names = steps["phase"].to_list()
     for row, phase in enumerate(phases):
-        chosen = np.array([name == phase for name in names])
-        if chosen.any():
-            # overlap of every cell with a sorted set of intervals, by the integral of their coverage
-            low, high = np.sort(a[chosen]), np.sort(b[chosen])
-            cover[row] = np.diff(_covered(edges, low, high))
+        own = steps.filter(pl.col("phase") == phase).sort("start_ns")
+        cover[row] = covered_shares(own["start_ns"].to_numpy(), own["end_ns"].to_numpy(), edges)
     best = cover.argmax(axis=0)
     return [phases[i] if cover[i, column] > 0 else "" for column, i in enumerate(best)]
 
 
-def _covered(at: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> Any:
-    """Total time covered before each time in ``at``, by intervals given as sorted starts and sorted ends."""
-
-    def passed(edges: np.ndarray[Any, Any]) -> Any:
-        sums = np.concatenate(([0.0], np.cumsum(edges, dtype=float)))
-        count = np.searchsorted(edges, at)
-        return count * at - sums[count]
-
-    return passed(starts) - passed(ends)
+_HEADINGS = ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound")
 
 
-_COLUMNS = ("n/step", "µs", "share", "FLOP/B", "MFU", "MBU", "bound")
-
-
-def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[Any]:
+def _top_kernels(analysis: Analysis, width: int, most: tuple[int, int]) -> list[Table]:
     table = analysis.kernel_table
     totals = table.group_by("phase").agg(pl.col("total_ms").sum()).sort("total_ms", "phase", descending=[True, False])
     present = [p for p in totals["phase"].to_list() if p in ("decode", "prefill", "mixed")]
     phases = present[:2] or totals["phase"].to_list()[:1]
     if not phases:
         return []
-    counts = most if len(phases) > 1 else (sum(most) + 1,)
-    rows = [row for phase, count in zip(phases, counts, strict=True) for row in _heaviest(table, phase, count)]
-    cells = [_cells_of(row, share) for row, share in rows]
+    alone = len(phases) == 1 or analysis.trace.holds_sums
+    # of sums a few names tell their phase: no reason to leave the others out
+    parts = [table] if analysis.trace.holds_sums else [of_phase(table, phase) for phase in phases]
+    kernels: list[KernelCells] = []
+    cells: list[tuple[str, ...]] = []
+    for part, count in zip(parts, (sum(most) + 1,) if alone else most, strict=True):
+        total, rows = float(part["total_ms"].sum() or 0.0), heaviest(part, count)
+        shares = [percent(100 * ms / total) if total else "-" for ms in rows["total_ms"]]
+        told = kernel_cells(rows)
+        kernels += told
+        cells += [_cells_of(kernel, share) for kernel, share in zip(told, shares, strict=True)]
+    return [_kernel_grid(kernels, cells, width, opaque=analysis.trust.opaque_graphs)]
+
+
+def _kernel_grid(
+    kernels: Sequence[KernelCells], cells: Sequence[tuple[str, ...]], width: int, *, opaque: bool
+) -> Table:
+    headings = list(_HEADINGS)
+    if opaque:  # what ran inside the replays is in no row
+        headings[_HEADINGS.index("share")] = "of recorded"
     # a column without any number only takes the names' room
-    columns = list(_COLUMNS)
-    if analysis.trust.opaque_graphs:  # what ran inside the replays is in no row
-        columns[_COLUMNS.index("share")] = "of recorded"
-    shown = [i for i in range(len(columns)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
-    widths = [max(len(text) for text in (columns[i], *(cell[i] for cell in cells))) for i in shown]
+    shown = [i for i in range(len(headings)) if any(cell[i] not in ("-", "unknown") for cell in cells)]
+    widths = [max(len(text) for text in (headings[i], *(cell[i] for cell in cells))) for i in shown]
     room = max(12, width - sum(widths) - 2 * len(widths) - 2)
-    names = distinct_names([plain(r["short_name"] or r["name"]) for r, _ in rows], [r["name"] for r, _ in rows], room)
+    names = distinct_names([plain(k.short_name or k.name) for k in kernels], [k.name for k in kernels], room)
     grid = Table(box=None, padding=(0, 1), pad_edge=False, show_edge=False, header_style="dim", width=width)
     grid.add_column(Text("Top kernels", style="bold"), no_wrap=True, ratio=1)
     for i in shown:
-        grid.add_column(columns[i], justify="left" if columns[i] == "bound" else "right", no_wrap=True)
-    for (row, _), name, cell in zip(rows, names, cells, strict=True):
-        phase = str(row["phase"])
-        told = Text(f"{PHASE_LETTERS.get(phase, ' ')} ", style=PHASE_STYLES.get(phase, ""))
+        grid.add_column(headings[i], justify="left" if headings[i] == "bound" else "right", no_wrap=True)
+    for kernel, name, cell in zip(kernels, names, cells, strict=True):
+        told = Text(f"{PHASE_LETTERS.get(kernel.phase, ' ')} ", style=PHASE_STYLES.get(kernel.phase, ""))
         told.append(plain(name), style="default")
         grid.add_row(told, *(cell[i] for i in shown))
-    return [grid]
+    return grid
 
 
-def _heaviest(table: pl.DataFrame, phase: str, count: int) -> list[tuple[dict[str, Any], float | None]]:
-    """The heaviest rows of a phase, each with its share of the phase's kernel time, %."""
-    own = table.filter(pl.col("phase") == phase).sort("total_ms", "name", descending=[True, False])
-    total = float(own["total_ms"].sum() or 0.0)
-    return [(row, 100 * row["total_ms"] / total if total else None) for row in own.head(count).iter_rows(named=True)]
+def _cells_of(kernel: KernelCells, share: str) -> tuple[str, ...]:
+    known = (kernel.count_per_step, kernel.median_us, share, kernel.intensity, kernel.mfu, kernel.mbu, kernel.bound)
+    return tuple(text or "-" for text in known)
 
 
-def _cells_of(row: Mapping[str, Any], share: float | None) -> tuple[str, ...]:
-    def told(key: str, show: Callable[[Any], str]) -> str:
-        return show(row[key]) if is_known(row[key]) else "-"
-
-    return (
-        told("count_per_step", number), told("median_us", number), percent(share) if share is not None else "-",
-        told("arithmetic_intensity", number), told("mfu_pct", percent), told("mbu_pct", percent), str(row["bound"] or "-"),
-    )  # fmt: skip
-
-
-def _findings(analysis: Analysis, count: int) -> list[Any]:
+def _findings(analysis: Analysis, count: int) -> list[Table]:
     told = analysis.findings[:count]
     return [_line(f"Finding {order}", plain(finding.sentence)) for order, finding in enumerate(told, start=1)]
 
 
-def _undetermined(analysis: Analysis) -> list[Any]:
-    lines: list[Any] = []
+def _undetermined(analysis: Analysis) -> list[Table]:
+    lines: list[Table] = []
     gaps = analysis.trace.gaps_in_evidence
     for gap in gaps[:1]:
         more = f" ({len(gaps) - 1} more in the report)" if len(gaps) > 1 else ""

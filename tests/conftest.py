@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A loaded machine is slow, not wrong: no property has a deadline. The same examples in every run, so that a change that
+# breaks nothing never fails by another's luck; HYPOTHESIS_PROFILE=search tries others.
+hypothesis.settings.register_profile("tests", deadline=None, derandomize=True)
+hypothesis.settings.register_profile("search", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "tests"))
 
 TRACES_VARIABLE = "TRACE_ANALYZE_TRACES"
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,7 +36,7 @@ def shared_traces() -> Path:
 
 
 @pytest.fixture
-def folder_stays_as_it_was(tmp_path: Path):
+def folder_stays_as_it_was(tmp_path: Path) -> Iterator[Callable[[], None]]:
     """Asserts after the test that ``tmp_path`` holds the same files with the same bytes as when it was called."""
     seen: dict[Path, bytes] = {}
 

@@ -152,7 +152,7 @@ def _used_texts(trace: Trace) -> pl.DataFrame:
 
 def _contents(trace: Trace) -> tuple[tuple[str, int], ...]:
     counted = (
-        ("kernels", trace.kernels.height),
+        ("kernels", trace.kernel_count),
         ("kernel launches", int((trace.launches["kind"] == "kernel").sum())),
         ("graph launches", int((trace.launches["kind"] == "graph").sum())),
         ("whole-graph rows (opaque)", trace.graph_launches.height),
@@ -212,7 +212,7 @@ def _size(trace: Trace) -> SizeEstimate:
 
 def _where_time_goes(trace: Trace, texts: pl.DataFrame) -> Question:
     question = "Where does GPU time go, kernel by kernel?"
-    if trace.capture.format == "nsys_stats_summary":
+    if trace.holds_sums:
         return Question(question, "partly", "only sums by kernel name", capture_commands()["nsys"]["export"])
     if trace.graph_launches.height:
         return Question(

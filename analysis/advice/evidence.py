@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from ..records.advice import Finding
 from ..records.host import HostSide
 from ..records.what_if import WhatIf
 from ..summary.summary_input import SummaryInput
@@ -35,3 +38,6 @@ class Evidence:
         """Busy time of decode steps, mean over the devices."""
         devices = self.found.time.devices
         return sum(d.phase_ns.get("decode", 0) for d in devices) / self.device_count / 1e6
+
+
+Rule: TypeAlias = Callable[[Evidence], Finding | None]

@@ -6,35 +6,20 @@ Serving findings are ranked by the milliseconds they could recover; capture find
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..records.advice import Finding
 from ..records.host import HostSide
 from ..records.what_if import WhatIf
 from ..summary.summary_input import SummaryInput
 from ..time.collectives import CollectiveResult
 from . import capture_rules, prefill_rules, serving_rules
-from .evidence import Evidence
+from .evidence import Evidence, Rule
 
 MAX_FINDINGS = 5
 MAX_CAPTURE_FINDINGS = 2
 
-
-Rule = Callable[[Evidence], Finding | None]
-
-SERVING: tuple[Rule, ...] = (
-    serving_rules.prefill_interference,
-    serving_rules.small_decode_batch,
-    serving_rules.padded_graphs,
-    serving_rules.host_bound_decode,
-    prefill_rules.host_bound_prefill,
-    serving_rules.collective_waiting,
-    serving_rules.low_occupancy_attention,
-    serving_rules.unfused_kernels,
-    serving_rules.sampling_on_critical_path,
-    serving_rules.wrong_dtype,
-)
-CAPTURE: tuple[Rule, ...] = (capture_rules.opaque_graphs, capture_rules.ranks_missing, capture_rules.clocks_low)
+# Each file of rules ends with the list of its own.
+SERVING: tuple[Rule, ...] = (*serving_rules.RULES, *prefill_rules.RULES)
+CAPTURE: tuple[Rule, ...] = capture_rules.RULES  # of which the first are kept
 
 
 def find_findings(

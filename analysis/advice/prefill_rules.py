@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ..numeric.number_text import short_duration, short_percent
 from ..numeric.row_chunks import stretches
 from ..records.advice import Finding, HostBoundPrefill
 from ..time.idle_causes import LAUNCH_BOUND, IdleIntervals
-from .evidence import Evidence
-from .number_words import duration, percent
+from .evidence import Evidence, Rule
 
 MIN_HOST_PCT = 10.0  # of the span of the steps with prefill work
 MIN_WINDOW_PCT = 1.0  # of the window
@@ -35,8 +35,8 @@ def host_bound_prefill(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         id="host_bound_prefill",
-        sentence=f"The GPU waits for launch calls for {duration(ms)} inside steps with prefill work, "
-        f"{percent(100 * waited / span)} of their time",
+        sentence=f"The GPU waits for launch calls for {short_duration(ms)} inside steps with prefill work, "
+        f"{short_percent(100 * waited / span)} of their time",
         recoverable_ms=ms,
         evidence=HostBoundPrefill(waiting_ms=ms, steps_ms=span_ms, share_of_steps_pct=100 * waited / span),
         lever="launch prefill in piecewise CUDA graphs or larger fused kernels (compilation), or larger chunks",
@@ -54,3 +54,6 @@ def _late_inside(idle: IdleIntervals, steps: pl.DataFrame) -> int:
         within = (idle.cause[some] == LAUNCH_BOUND) & (step >= 0) & (end <= ends[np.maximum(step, 0)])
         total += int((end - begin)[within].sum())
     return total
+
+
+RULES: tuple[Rule, ...] = (host_bound_prefill,)

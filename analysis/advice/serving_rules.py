@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import UNSET
 
+from ..numeric.number_text import plural, short_duration, short_number, short_percent
 from ..records.advice import (
     CollectiveWaiting,
     Finding,
@@ -18,9 +19,9 @@ from ..records.advice import (
     UnfusedKernels,
     WrongDtype,
 )
+from ..records.usable_steps import USABLE_STEP
 from ..records.what_if import WhatIf
-from .evidence import Evidence
-from .number_words import count, duration, percent, significant
+from .evidence import Evidence, Rule
 from .ridge_batch import ridge_batch
 
 MIN_STALL_PCT = 0.5  # of the window
@@ -64,13 +65,13 @@ def prefill_interference(evidence: Evidence) -> Finding | None:
     total, episodes = float(known.sum()), stalls["episode"].n_unique()
     held = stalls["requests_held"].drop_nulls().to_numpy()
     calm = stalls["gap_before_ms"].drop_nulls().to_numpy()
-    who = f"up to {count(int(held.max()), 'request')}" if len(held) else "decoding requests"
+    who = f"up to {plural(int(held.max()), 'request')}" if len(held) else "decoding requests"
     sentence = (
-        f"Prefill held {who} for {duration(total)} in {count(episodes, 'episode')}: token gaps up to "
-        f"{duration(float(stalls['gap_ms'].to_numpy().max()))}"
+        f"Prefill held {who} for {short_duration(total)} in {plural(episodes, 'episode')}: token gaps up to "
+        f"{short_duration(float(stalls['gap_ms'].to_numpy().max()))}"
     )
     if len(calm):
-        sentence += f" instead of {duration(float(calm.min()))}"
+        sentence += f" instead of {short_duration(float(calm.min()))}"
     return Finding(
         id="prefill_interference",
         sentence=sentence,
@@ -94,10 +95,12 @@ def _chunk_lever(what_if: WhatIf) -> str:
     now, now_ms, target = what_if.chunk_now_tokens, what_if.chunk_now_step_ms, what_if.itl_target
     if target and target.largest_chunk_tokens:
         size = target.largest_chunk_tokens
-        return f"chunks of at most {size:,} tokens keep token gaps under {duration(target.target_ms)} (fitted model)"
+        return (
+            f"chunks of at most {size:,} tokens keep token gaps under {short_duration(target.target_ms)} (fitted model)"
+        )
     missed = ""
     if target:
-        missed = f"; no chunk for gaps of {duration(target.target_ms)}: {target.largest_chunk_tokens_reason}"
+        missed = f"; no chunk for gaps of {short_duration(target.target_ms)}: {target.largest_chunk_tokens_reason}"
     if not now or now_ms is UNSET:
         return (
             "a smaller prefill chunk (max_num_batched_tokens, chunked_prefill_size), or prefill on other devices than "
@@ -108,13 +111,13 @@ def _chunk_lever(what_if: WhatIf) -> str:
     if smaller:
         best = smaller[-1]
         return (
-            f"a chunk {of} {now:,} tokens makes a {duration(now_ms)} step; at "
-            f"{best.chunk_tokens:,} the fitted step time is {duration(best.step_ms)}{missed}"
+            f"a chunk {of} {now:,} tokens makes a {short_duration(now_ms)} step; at "
+            f"{best.chunk_tokens:,} the fitted step time is {short_duration(best.step_ms)}{missed}"
         )
     if now <= MIN_CHUNK_TOKENS:
         return f"prefill on other devices than decode, as chunks {of} {now:,} tokens are small already{missed}"
     return (
-        f"a step {of} {now:,} tokens takes {duration(now_ms)}; chunks of half that size about halve "
+        f"a step {of} {now:,} tokens takes {short_duration(now_ms)}; chunks of half that size about halve "
         f"the token gap and delay the first token{missed}"
     )
 
@@ -123,7 +126,7 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     """Decode reads all weights for far fewer requests than the ridge batch."""
     found = evidence.found
     ridge = ridge_batch(found.ceilings, found.model)
-    steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded") & ~pl.col("partial"))
+    steps = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & USABLE_STEP)
     # Rows of the GEMMs: with speculation a request brings several tokens.
     rows = pl.coalesce("decode_tokens", "decode_requests")
     known = steps.select("decode_requests", rows.alias("rows")).drop_nulls("decode_requests")
@@ -135,7 +138,7 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
     tokens = float(np.median(known["rows"].to_numpy()))
     if tokens >= MAX_RIDGE_SHARE * ridge:
         return None
-    of_each = f" ({count(tokens, 'token')})" if tokens > batch else ""
+    of_each = f" ({plural(tokens, 'token')})" if tokens > batch else ""
     predicted = evidence.what_if.batches
     recoverable = None
     lever = "more requests per device (higher admission limits, fewer replicas)"
@@ -143,12 +146,12 @@ def small_decode_batch(evidence: Evidence) -> Finding | None:
         # The same tokens from half as many steps of the predicted length.
         recoverable = max(0.0, evidence.decode_ms * (1 - predicted[1].step_ms / (2 * predicted[0].step_ms)))
         lever += (
-            f": twice the batch is predicted to give {significant(predicted[1].tokens_per_s)} instead of "
-            f"{significant(predicted[0].tokens_per_s)} tokens/s"
+            f": twice the batch is predicted to give {short_number(predicted[1].tokens_per_s)} instead of "
+            f"{short_number(predicted[0].tokens_per_s)} tokens/s"
         )
     return Finding(
         id="small_decode_batch",
-        sentence=f"Decode runs {count(batch, 'request')}{of_each} a step, {percent(100 * tokens / ridge)} of the ridge batch of "
+        sentence=f"Decode runs {plural(batch, 'request')}{of_each} a step, {short_percent(100 * tokens / ridge)} of the ridge batch of "
         f"{ridge:.0f}: each step reads all weights for few tokens",
         recoverable_ms=recoverable,
         evidence=SmallDecodeBatch(
@@ -171,8 +174,8 @@ def padded_graphs(evidence: Evidence) -> Finding | None:
     worst = padded.sort("padding_ms", "graph_id", descending=[True, False]).row(0, named=True)
     return Finding(
         id="padded_graphs",
-        sentence=f"Padded rows of decode graphs cost {duration(ms)}: the graph of {worst['batch']} rows served a median of "
-        f"{significant(worst['real_batch_median'])} requests",
+        sentence=f"Padded rows of decode graphs cost {short_duration(ms)}: the graph of {worst['batch']} rows served a median of "
+        f"{short_number(worst['real_batch_median'])} requests",
         recoverable_ms=ms,
         evidence=PaddedGraphs(
             padding_ms=ms,
@@ -200,8 +203,8 @@ def host_bound_decode(evidence: Evidence) -> Finding | None:
     largest = max(parts, key=lambda name: parts[name])
     return Finding(
         id="host_bound_decode",
-        sentence=f"The GPU waits for the host for {duration(ms)}, {percent(share)} of decode time; most of it is "
-        f"{largest.replace('_', ' ')} ({duration(parts[largest])})",
+        sentence=f"The GPU waits for the host for {short_duration(ms)}, {short_percent(share)} of decode time; most of it is "
+        f"{largest.replace('_', ' ')} ({short_duration(parts[largest])})",
         recoverable_ms=ms,
         evidence=HostBoundDecode(
             bubble_ms=ms, bubble_ms_per_decode_step=of_step, share_of_decode_pct=share, parts_ms=host_parts
@@ -228,7 +231,7 @@ def collective_waiting(evidence: Evidence) -> Finding | None:
     who = f", most often for device {device}" if device is not None else ""
     return Finding(
         id="collective_waiting",
-        sentence=f"Ranks wait {duration(ms)} in collectives (transfer takes {duration(transfer)}){who}",
+        sentence=f"Ranks wait {short_duration(ms)} in collectives (transfer takes {short_duration(transfer)}){who}",
         recoverable_ms=ms,
         evidence=CollectiveWaiting(wait_ms=ms, transfer_ms=transfer, late_device=device),
         lever="find what delays the late rank (its launch calls, its clocks, uneven work)",
@@ -253,8 +256,8 @@ def low_occupancy_attention(evidence: Evidence) -> Finding | None:
     worst = rows.sort("total_ms", descending=True).row(0, named=True)
     return Finding(
         id="low_occupancy_attention",
-        sentence=f"Decode attention ({worst['short_name']}) covers {percent(worst['sm_coverage_pct'])} of the SMs and takes "
-        f"{duration(ms)} more than its bytes need",
+        sentence=f"Decode attention ({worst['short_name']}) covers {short_percent(worst['sm_coverage_pct'])} of the SMs and takes "
+        f"{short_duration(ms)} more than its bytes need",
         recoverable_ms=ms,
         evidence=LowOccupancyAttention(
             kernel=worst["name"], blocks=worst["blocks"], sm_coverage_pct=worst["sm_coverage_pct"], headroom_ms=ms
@@ -286,7 +289,7 @@ def unfused_kernels(evidence: Evidence) -> Finding | None:
     launches = int(rows["count"].to_numpy().sum()) // evidence.device_count
     return Finding(
         id="unfused_kernels",
-        sentence=f"{count(launches, 'small elementwise kernel')} take {duration(ms)} ({percent(100 * ms / evidence.busy_ms)} of "
+        sentence=f"{plural(launches, 'small elementwise kernel')} take {short_duration(ms)} ({short_percent(100 * ms / evidence.busy_ms)} of "
         "GPU time)",
         recoverable_ms=ms,
         evidence=UnfusedKernels(
@@ -306,8 +309,8 @@ def sampling_on_critical_path(evidence: Evidence) -> Finding | None:
         return None
     return Finding(
         id="sampling_on_critical_path",
-        sentence=f"Sampling takes {duration(ms)} and copies alone {duration(copies)} between tokens, "
-        f"{percent(100 * (ms + copies) / decode)} of decode time",
+        sentence=f"Sampling takes {short_duration(ms)} and copies alone {short_duration(copies)} between tokens, "
+        f"{short_percent(100 * (ms + copies) / decode)} of decode time",
         recoverable_ms=ms + copies,
         evidence=SamplingOnCriticalPath(
             sampling_ms=ms, copy_ms=copies, decode_ms=decode, kernels=_largest_kernels(rows)
@@ -332,7 +335,7 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
     worst = wide.row(0, named=True)
     return Finding(
         id="wrong_dtype",
-        sentence=f"GEMMs in {worst['dtype']} take {duration(ms)} while the rest of the model runs in "
+        sentence=f"GEMMs in {worst['dtype']} take {short_duration(ms)} while the rest of the model runs in "
         f"{narrow['dtype'][0]}",
         recoverable_ms=ms / 2,
         evidence=WrongDtype(
@@ -344,3 +347,16 @@ def wrong_dtype(evidence: Evidence) -> Finding | None:
         ),
         lever=f"run {worst['short_name']} in {narrow['dtype'][0]}",
     )
+
+
+RULES: tuple[Rule, ...] = (
+    prefill_interference,
+    small_decode_batch,
+    padded_graphs,
+    host_bound_decode,
+    collective_waiting,
+    low_occupancy_attention,
+    unfused_kernels,
+    sampling_on_critical_path,
+    wrong_dtype,
+)

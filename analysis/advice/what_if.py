@@ -15,6 +15,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import UNSET, UnsetType
 
+from ..records.usable_steps import USABLE_STEP
 from ..records.what_if import (
     BatchPrediction,
     ChunkPrediction,
@@ -302,9 +303,7 @@ def _batches(found: SummaryInput, scene: _Scene) -> tuple[BatchPrediction, ...]:
     """Decode at larger batches: step time, tokens/s and MBU."""
     if not scene.pure["decode_requests"]:
         return ()
-    decode = found.steps.filter(
-        (pl.col("phase").cast(pl.String) == "decode") & ~pl.col("partial") & ~pl.col("excluded")
-    )
+    decode = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & USABLE_STEP)
     medians = {c: _column_median(decode, c) for c in ("bytes_weights", "bytes_kv", "bytes_activations")}
     bandwidth = mean_bandwidth_gbps(found.ceilings)
     rows = []

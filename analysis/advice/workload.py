@@ -14,11 +14,12 @@ import numpy as np
 import polars as pl
 from msgspec import UNSET, UnsetType, structs
 
+from ..numeric.number_text import short_duration, short_number, short_percent
 from ..records.tables import OP_CLASSES
+from ..records.usable_steps import USABLE_STEP
 from ..records.what_if import Disaggregation, WhatIf
 from ..records.workload import ChunkTechnique, PrefixTechnique, StepTechnique, Technique, Workload
 from ..summary.summary_input import SummaryInput
-from .number_words import duration, percent, significant
 from .ridge_batch import bytes_per_weight, ridge_batch
 
 MIN_HEAVY_PCT = 60.0  # beyond this share of time or tokens a run is heavy in a phase, else balanced
@@ -113,7 +114,7 @@ def _by_time(split: Disaggregation | None) -> _Share:
 
 
 def _by_tokens(steps: pl.DataFrame) -> _Share:
-    usable = steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    usable = steps.filter(USABLE_STEP)
     one = usable.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
     phase = pl.col("phase").cast(pl.String)
     prefill = one.filter(phase.is_in(["prefill", "mixed"]))["prefill_tokens"]
@@ -136,12 +137,10 @@ def _regime(step: _DecodeStep, ridge: float | None) -> str | None:
         return None
     if batch < ridge:
         bound = "at most " if step.requests is None else ""
-        return (
-            f"below the ridge: {bound}{significant(batch)} of {significant(ridge)} requests, decode GEMMs read weights"
-        )
+        return f"below the ridge: {bound}{short_number(batch)} of {short_number(ridge)} requests, decode GEMMs read weights"
     if step.requests is None:
         return None
-    return f"above the ridge: {significant(batch)} of {significant(ridge)} requests, decode GEMMs compute"
+    return f"above the ridge: {short_number(batch)} of {short_number(ridge)} requests, decode GEMMs compute"
 
 
 def _bound_by(found: SummaryInput, step: _DecodeStep) -> str:
@@ -151,23 +150,18 @@ def _bound_by(found: SummaryInput, step: _DecodeStep) -> str:
         busy = (gaps["decode_ms"] + gaps["collective_wait_ms"] + gaps["copy_ms"]).fill_null(0.0).to_numpy().sum()
         share = 100 * float(busy / gaps["gap_ms"].to_numpy().sum())
         if share < MAX_LATENCY_BUSY_PCT:
-            return f"latency: the GPU is busy {percent(share)} of the time between tokens"
+            return f"latency: the GPU is busy {short_percent(share)} of the time between tokens"
     bandwidth = next((c.memory_bandwidth_gbps for c in found.ceilings if c.memory_bandwidth_gbps), None)
     if step.bytes is not None and bandwidth:
         mbu = 100 * step.bytes / (step.ms * 1e-3) / (bandwidth * 1e9)
         if mbu < MAX_LATENCY_MBU_PCT:
-            return f"latency: decode steps move {percent(mbu)} of what the bandwidth allows"
-        return f"throughput: decode steps move {percent(mbu)} of what the bandwidth allows"
+            return f"latency: decode steps move {short_percent(mbu)} of what the bandwidth allows"
+        return f"throughput: decode steps move {short_percent(mbu)} of what the bandwidth allows"
     return "throughput: the GPU is busy between tokens; how near to its bandwidth is not known"
 
 
 def _median_decode_step(found: SummaryInput) -> _DecodeStep | None:
-    decode = found.steps.filter(
-        (pl.col("phase").cast(pl.String) == "decode")
-        & ~pl.col("partial")
-        & ~pl.col("excluded")
-        & (pl.col("busy_ns") > 0)
-    )
+    decode = found.steps.filter((pl.col("phase").cast(pl.String) == "decode") & USABLE_STEP & (pl.col("busy_ns") > 0))
     own = np.zeros(found.steps.height + 1, dtype=bool)  # the last entry takes kernels outside every step
     own[decode["step"].to_numpy()] = True
     rows = np.flatnonzero(own[found.kernels["step"].to_numpy()])
@@ -240,14 +234,14 @@ def _fewer_weight_bits(
         return None  # the weights are packed already
     gemm = step.time_of(GEMMS)
     ratio = sum(ratios) / 2
-    condition = f"decode batch below the ridge batch ({significant(ridge)})" if ridge else "small decode batch"
+    condition = f"decode batch below the ridge batch ({short_number(ridge)})" if ridge else "small decode batch"
     name = "8-bit weights" if bits == 8 else "4-bit weights with group scales"
     if ridge is not None and step.requests is None and (step.at_most or 0.0) >= ridge:
         return structs.replace(_of_step(name, step, None, condition), predicted_step_ms_reason=NO_BATCH)
     above = ridge is not None and step.requests is not None and step.requests >= ridge
-    why = f"GEMMs take {duration(gemm)} of a {duration(step.ms)} step"
+    why = f"GEMMs take {short_duration(gemm)} of a {short_duration(step.ms)} step"
     if above:
-        why = f"at a batch of {significant(step.requests or 0)} GEMMs wait for compute, not for weights"
+        why = f"at a batch of {short_number(step.requests or 0)} GEMMs wait for compute, not for weights"
     return structs.replace(
         _of_step(name, step, step.ms if above else step.ms - gemm * (1 - 1 / ratio), condition),
         why=why,
@@ -259,7 +253,9 @@ def _fewer_weight_bits(
 
 def _larger_batch(step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> StepTechnique:
     rows = what_if.batches
-    condition = f"more requests to serve; pays until the batch nears {significant(ridge)}" if ridge else "more requests"
+    condition = (
+        f"more requests to serve; pays until the batch nears {short_number(ridge)}" if ridge else "more requests"
+    )
     if len(rows) < 2 or not rows[0].tokens_per_s:
         why = what_if.fit_reason or "no model of the step time"
         return structs.replace(_of_step("twice the decode batch", step, None, condition), predicted_step_ms_reason=why)
@@ -268,7 +264,7 @@ def _larger_batch(step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> St
         _of_step("twice the decode batch", step, twice.step_ms, condition),
         helps="yes" if twice.tokens_per_s / now.tokens_per_s >= MIN_BATCH_GAIN else "no",
         shorter_by_pct=None,
-        why=f"{significant(twice.tokens_per_s)} instead of {significant(now.tokens_per_s)} tokens/s",
+        why=f"{short_number(twice.tokens_per_s)} instead of {short_number(now.tokens_per_s)} tokens/s",
         extrapolated=twice.extrapolated,
     )
 
@@ -277,18 +273,20 @@ def _speculative(step: _DecodeStep, what_if: WhatIf, ridge: float | None) -> Ste
     """Verifying w tokens per request multiplies the GEMMs' tokens by w and reads the weights once."""
     width, name = SPECULATIVE_WIDTH, "speculative decoding"
     accepted = sum(ACCEPTANCE**k for k in range(width))
-    condition = f"batch x {width} below the ridge batch; time per token, taking {percent(100 * ACCEPTANCE)} acceptance"
+    condition = (
+        f"batch x {width} below the ridge batch; time per token, taking {short_percent(100 * ACCEPTANCE)} acceptance"
+    )
     batch = step.at_most
     if batch is None or ridge is None or (step.requests is None and batch * width > ridge):
         return structs.replace(_of_step(name, step, None, condition), predicted_step_ms_reason=NO_BATCH)
     if batch * width > ridge:
-        why = f"{significant(batch)} requests x {width} tokens are beyond the ridge batch of {significant(ridge)}"
+        why = f"{short_number(batch)} requests x {width} tokens are beyond the ridge batch of {short_number(ridge)}"
         return structs.replace(_of_step(name, step, None, condition), helps="no", why=why)
     predicted = {v.verify_width: v.step_ms for v in what_if.verify or ()}
     verify = predicted.get(width, step.ms)  # below the ridge the weights are read once for all of them
     return structs.replace(
         _of_step(f"{name}, {width} tokens verified at once", step, verify / accepted, condition),
-        why=f"{significant(accepted)} tokens per step at {percent(100 * ACCEPTANCE)} acceptance; the draft is not counted",
+        why=f"{short_number(accepted)} tokens per step at {short_percent(100 * ACCEPTANCE)} acceptance; the draft is not counted",
         intensity_factor=width,
     )
 
@@ -298,7 +296,7 @@ def _tensor_parallel(step: _DecodeStep) -> StepTechnique:
     condition = "two more all-reduces per layer must cost less than what is saved (not counted here)"
     return structs.replace(
         _of_step("tensor parallelism over twice the devices", step, step.ms - shared / 2, condition),
-        why=f"bytes per device halve, intensity stays; GEMMs and attention take {duration(shared)} of a step",
+        why=f"bytes per device halve, intensity stays; GEMMs and attention take {short_duration(shared)} of a step",
     )
 
 
@@ -314,7 +312,7 @@ def _smaller_chunk(what_if: WhatIf) -> ChunkTechnique | None:
         helps="yes" if then.gap_max_ms < MAX_GAP_SHARE * current.gap_max_ms else "no",
         predicted_gap_max_ms=then.gap_max_ms,
         condition="token gaps matter more than the time to the first token",
-        why=f"prefill then runs at {significant(then.prefill_tokens_per_s)} tokens/s",
+        why=f"prefill then runs at {short_number(then.prefill_tokens_per_s)} tokens/s",
         extrapolated=then.extrapolated,
         is_prediction=True,
     )
@@ -329,7 +327,7 @@ def _prefix_caching(split: Disaggregation | None) -> PrefixTechnique | None:
         helps="depends" if share >= MIN_SAVING_PCT else "no",
         saved_ms_per_10_pct_of_prompt_tokens=split.prefill_ms / 10,
         condition="prompts share their beginnings",
-        why=f"prefill takes {duration(split.prefill_ms)}, {percent(share)} of the steps' time",
+        why=f"prefill takes {short_duration(split.prefill_ms)}, {short_percent(share)} of the steps' time",
         is_prediction=True,
     )
 
@@ -338,6 +336,6 @@ def _smaller_kv(step: _DecodeStep) -> StepTechnique:
     attention = step.time_of(ATTENTION)
     return structs.replace(
         _of_step("8-bit KV cache or a faster attention kernel", step, step.ms - attention / 2, "long contexts"),
-        why=f"attention takes {duration(attention)} of a {duration(step.ms)} step",
+        why=f"attention takes {short_duration(attention)} of a {short_duration(step.ms)} step",
         intensity_then=step.flop / (step.bytes - step.kv / 2) if step.flop and step.bytes and step.kv else UNSET,
     )

@@ -12,7 +12,7 @@ from ..records.host import HostSide
 from ..records.summary import GroupSummary, Summary
 from ..records.trust import Trust
 from ..records.what_if import WhatIf
-from ..records.work import Traffic, Measured, Roofline, Model
+from ..records.work import Measured, Model, Roofline, Traffic
 from ..records.workload import Workload
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..numeric.intervals import latest_end_so_far
 from .evidence import ONE_READ_NS
 from .ledger import GapLedger
 from .placement import Placement
@@ -88,7 +89,7 @@ def _before(steps: CaptureSteps, ledger: GapLedger, row: Ints) -> Floats:
     passed = steps.end_ns[row] - gap_start
     found = np.zeros((len(row), len(ledger.causes)))
     left = passed.astype(np.float64)
-    busy_start = np.maximum(steps.start_ns, np.concatenate(([0], np.maximum.accumulate(steps.end_ns)[:-1])))
+    busy_start = np.maximum(steps.start_ns, np.concatenate(([0], latest_end_so_far(steps.end_ns)[:-1])))
     span = np.maximum(steps.end_ns - busy_start, 0)
     for cause, chosen in (("prefill_before", steps.has_prefill & ~steps.has_decode), ("other_steps", ~steps.has_prefill & ~steps.has_decode)):  # fmt: skip
         if cause in ledger.causes:

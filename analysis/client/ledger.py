@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..numeric.intervals import latest_end_so_far
 from .steps import CaptureSteps, Floats, Ints
 
 #: A steps' group needs so many pure decode steps for a baseline.
@@ -68,7 +69,7 @@ def simple_ledger(steps: CaptureSteps) -> GapLedger:
 
 def _visible_start(steps: CaptureSteps) -> Ints:
     """Each step's start, but not before all earlier ones had ended: an instant counts once."""
-    before = np.maximum.accumulate(steps.end_ns)
+    before = latest_end_so_far(steps.end_ns)
     start = steps.start_ns.copy()
     start[1:] = np.minimum(np.maximum(start[1:], before[:-1]), steps.end_ns[1:])
     return start

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Percentiles:
     max: float
     n: int
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name."""
         return asdict(self)
 
@@ -47,7 +46,7 @@ class CauseShare:
     ms: float
     pct: float | None  # None: all together is 0
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name."""
         return asdict(self)
 

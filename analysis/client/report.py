@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
@@ -52,7 +51,7 @@ class ClockReport:
     delivery_ms: Percentiles | None = None
     trials: tuple[Trial, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name, trials relative to the best."""
         zero = self.trials[0].offset_ns if self.trials else 0.0
         return {
@@ -73,7 +72,7 @@ class Wait:
     steps: tuple[int, ...]
     by_cause: tuple[CauseShare, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name."""
         return {"request": self.request, "at_ns": self.at_ns, "ms": self.ms, "steps": list(self.steps), "by_cause": [c.to_json() for c in self.by_cause]}  # fmt: skip
 
@@ -88,7 +87,7 @@ class Served:
     good_requests_per_s: float | None
     good_pct: float | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name."""
         return {
             "seconds": self.seconds, "requests_per_s": self.requests_per_s, "tokens_per_s": self.tokens_per_s,
@@ -105,7 +104,7 @@ class AllRequests:
     ttft_ms: Percentiles | None
     throughput: Served | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields by name."""
         return {
             "itl_ms": _json(self.itl_ms), "itl_as_recorded_ms": _json(self.itl_as_recorded_ms), "ttft_ms": _json(self.ttft_ms),
@@ -154,7 +153,7 @@ class ClientReport:
         said = [f"{pct:.0f}% {word}" for word, pct in sorted(words.items(), key=lambda w: -w[1]) if pct >= WORTH_SAYING_PCT]  # fmt: skip
         return f"p99 gap {self.itl_ms.p99:.0f} ms: {', '.join(said)}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The ``client`` object of the JSON output."""
         return {
             "source": self.source, "requests": self.requests, "requests_failed": self.requests_failed, "requests_warmup": self.requests_warmup,
@@ -166,9 +165,9 @@ class ClientReport:
         }  # fmt: skip
 
 
-def _json(record: Percentiles | Served | None) -> dict[str, Any] | None:
+def _json(record: Percentiles | Served | None) -> dict[str, object] | None:
     return None if record is None else record.to_json()
 
 
-def _list(records: Sequence[CauseShare] | Sequence[Wait]) -> list[dict[str, Any]]:
+def _list(records: Sequence[CauseShare] | Sequence[Wait]) -> list[dict[str, object]]:
     return [r.to_json() for r in records]

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ..records.usable_steps import USABLE_STEP
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -94,7 +96,7 @@ def capture_steps(
     A step of the group begins with its first rank and ends with its last. Excluded and partial steps are out. ``first_ns`` and
     ``last_ns``: the capture range where it is narrower than from session start to the last step.
     """
-    usable = steps.filter((pl.col("group") == group) & ~pl.col("excluded") & ~pl.col("partial"))
+    usable = steps.filter((pl.col("group") == group) & USABLE_STEP)
     present = [c for c in COUNTS if c in usable.columns]
     by_step = (
         usable.group_by("index")

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ..numeric.fits import least_squares
+
 Floats = npt.NDArray[np.float64]
 
-FEWEST_STEPS = 5
+MIN_STEPS = 5
 DRIFT_ORDER = 2
 SIGNIFICANT_T = 3.3  # two-sided p of about 0.001
 CONFIDENCE_T = 1.96  # the interval that is printed
@@ -57,7 +59,7 @@ def adjusted_difference(
 
     ``covariates_*`` have shape (steps, k); columns that hold a NaN or do not vary are left out.
     """
-    if len(before) < FEWEST_STEPS or len(after) < FEWEST_STEPS:
+    if len(before) < MIN_STEPS or len(after) < MIN_STEPS:
         return None
     mean = float(winsorise(before).mean())
     if mean <= 0:
@@ -74,18 +76,13 @@ def adjusted_difference(
     if len(y) > 8 * DRIFT_ORDER and not np.isfinite(covariates).all():
         columns += _drifts(len(before), len(after))
     design = np.column_stack([np.ones(len(y)), *columns, marker])
-    solution, _, rank, _ = np.linalg.lstsq(design, y, rcond=None)
-    if rank < design.shape[1]:
-        # the runs do not overlap in what they did: the marker cannot be told from a covariate
+    fit = least_squares(design, y)
+    if fit is None:  # the runs do not overlap in what they did, or have too few steps: no covariate can be told apart
         return None
-    residual = y - design @ solution
-    freedom = len(y) - design.shape[1]
-    if freedom <= 0:
-        return None
-    variance = float(residual @ residual) / freedom * float(np.linalg.inv(design.T @ design)[-1, -1])
-    error = np.sqrt(variance) * _autocorrelation_factor(residual[: len(before)], residual[len(before) :])
+    residual = fit.residuals
+    error = fit.standard_errors[-1] * _autocorrelation_factor(residual[: len(before)], residual[len(before) :])
     error = max(float(error), 1e-9 * mean)
-    d = float(solution[-1])
+    d = float(fit.coefficients[-1])
     return Difference(
         before=mean,
         after=mean + d,

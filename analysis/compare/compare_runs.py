@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from .adjusted_difference import FEWEST_STEPS, Difference, adjusted_difference
-from .run_profile import Floats, PhaseProfile, Profile
+from .adjusted_difference import MIN_STEPS, Difference, adjusted_difference
+from .run_profile import Floats, JsonObject, PhaseProfile, Profile
 
 VERDICTS = ("regression", "improvement", "no change", "inconclusive", "not comparable")
 # An op class or kernel decides the verdict only where its change is at least this share of the step.
-SMALLEST_SHARE_OF_STEP = 0.005
-NEW_KERNEL_SHARE = 0.005  # of the run's kernel time
+MIN_SHARE_OF_STEP = 0.005
+MIN_NEW_KERNEL_SHARE = 0.005  # of the run's kernel time
 _MUST_AGREE = {
     "gpu_name": "GPU",
     "devices": "number of devices",
@@ -53,7 +52,7 @@ class Comparison:
     changes: tuple[Change, ...] = ()
     new_kernels: tuple[tuple[str, float], ...] = ()  # name, ms
     vanished_kernels: tuple[tuple[str, float], ...] = ()
-    delta: Mapping[str, Any] = field(default_factory=dict)  # summary numbers, after against before, in %
+    delta: JsonObject = field(default_factory=dict)  # summary numbers, after against before, in %
 
     @property
     def exit_code(self) -> int:
@@ -90,8 +89,10 @@ def _obstacles(before: Profile, after: Profile) -> list[str]:
             reasons.append(f"{profile.name} gave no answer: {why}")
     if reasons:
         return reasons
+    if before.identity is None or after.identity is None:
+        return reasons
     for key, what in _MUST_AGREE.items():
-        a, b = before.identity.get(key), after.identity.get(key)
+        a, b = before.identity[key], after.identity[key]
         if a is not None and b is not None and a != b:
             reasons.append(f"the {what} differs: {a} before, {b} after")
     shared = set(before.phases) & set(after.phases)
@@ -150,7 +151,7 @@ def _phase_changes(phase: str, before: PhaseProfile, after: PhaseProfile, min_ch
             difference = adjusted_difference(mine[name], theirs[name], *covariates)
             if difference is None:
                 continue
-            worth = abs(difference.after - difference.before) >= SMALLEST_SHARE_OF_STEP * step.before
+            worth = abs(difference.after - difference.before) >= MIN_SHARE_OF_STEP * step.before
             counts = worth and difference.significant(min_change_pct, tests=len(shared))
             changes.append(Change(phase, kind, name, difference, counts))
     return changes
@@ -159,7 +160,7 @@ def _phase_changes(phase: str, before: PhaseProfile, after: PhaseProfile, min_ch
 def _verdict(changes: list[Change], min_change_pct: float) -> tuple[str, list[str]]:
     steps = [c for c in changes if c.kind == "step"]
     if not steps:
-        return "inconclusive", [f"fewer than {FEWEST_STEPS} whole steps of a kind in one of the runs"]
+        return "inconclusive", [f"fewer than {MIN_STEPS} whole steps of a kind in one of the runs"]
     named = [sentence(c) for c in changes if c.counts]
     if named:
         # whole steps decide; where they stand still, their parts do, the slower ones first
@@ -195,22 +196,22 @@ def _new_and_vanished(
 ) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     def only(mine: Mapping[str, float], other: Mapping[str, float]) -> list[tuple[str, float]]:
         total = sum(mine.values())
-        rows = [(n, ms) for n, ms in mine.items() if n not in other and ms >= NEW_KERNEL_SHARE * total]
+        rows = [(n, ms) for n, ms in mine.items() if n not in other and ms >= MIN_NEW_KERNEL_SHARE * total]
         return sorted(rows, key=lambda row: (-row[1], row[0]))
 
     return only(after, before), only(before, after)
 
 
-def summary_delta(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+def summary_delta(before: JsonObject, after: JsonObject) -> dict[str, object]:
     """Every number of the summary, after against before, in percent; null where either is null or before is 0."""
-    result: dict[str, Any] = {}
+    result: dict[str, object] = {}
     for key, value in after.items():
         other = before.get(key)
         if isinstance(value, Mapping) and isinstance(other, Mapping):
             result[key] = summary_delta(other, value)
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            known = isinstance(other, int | float) and not isinstance(other, bool) and other != 0
-            result[key] = 100 * (value - other) / abs(other) if known and other is not None else None
+            number = other if isinstance(other, int | float) and not isinstance(other, bool) else None
+            result[key] = 100 * (value - number) / abs(number) if number else None
         elif value is None:
             result[key] = None
     return result

@@ -9,22 +9,26 @@ import base64
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 import polars as pl
+from msgspec import ValidationError, convert
 
 from ..records.analysis import Analysis
 from ..records.plain_values import clean
+from ..records.record import Record
+from ..records.usable_steps import USABLE_STEP
 
 PROFILE_VERSION = 1
-MOST_STEPS = 1000  # evenly spaced over the run
-MOST_KERNELS = 60
+MAX_STEPS_KEPT = 1000  # evenly spaced over the run
+MAX_KERNELS_KEPT = 60
 _FLOATS = ("duration_ms", "tokens", "batch", "kv_tokens")
 
 Floats = npt.NDArray[np.float64]
+JsonObject: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -39,16 +43,28 @@ class PhaseProfile:
     kernels: Mapping[str, Floats]  # by short name, the most expensive ones
 
 
+class RunIdentity(Record, frozen=True, kw_only=True):
+    """What two runs must have in common to be compared, as far as it is known."""
+
+    gpu_name: str | None  #: names of the GPUs
+    devices: int  #: devices with kernels
+    model: str | None  #: model name
+    weight_dtype: str | None  #: its weights' type
+    tensor_parallel: int | None  #: devices that share a layer
+    graph_trace_mode: str | None  #: how the profiler recorded CUDA graphs
+    engine: str | None  #: serving engine
+
+
 @dataclass(frozen=True)
 class Profile:
     """One run, ready to be compared."""
 
     name: str
-    identity: Mapping[str, Any]  # gpu_name, model, weight_dtype, tensor_parallel, graph_trace_mode, engine
+    identity: RunIdentity | None  # None where the capture gave no analysis
     status: str
     phases: Mapping[str, PhaseProfile]  # 'decode', 'prefill', 'mixed'
     kernel_ms: Mapping[str, float]  # total ms by full name, for new and vanished kernels
-    summary: Mapping[str, Any]
+    summary: JsonObject  # JSON ``summary`` without its headline
     reasons: tuple[str, ...] = ()
 
 
@@ -57,16 +73,16 @@ def profile_of(analysis: Analysis) -> Profile:
     model = analysis.model
     names = sorted({str(d.gpu_name) for d in analysis.devices if d.gpu_name})
     capture = analysis.trace.capture
-    identity = {
-        "gpu_name": ", ".join(names) or None,
-        "devices": len(analysis.devices),
-        "model": model.get("name"),
-        "weight_dtype": model.get("weight_dtype"),
-        "tensor_parallel": model.get("tensor_parallel"),
-        "graph_trace_mode": capture.graph_trace_mode,
-        "engine": analysis.trust.engine or capture.serving.engine,
-    }
-    kept = analysis.steps.filter(~pl.col("partial") & ~pl.col("excluded"))
+    identity = RunIdentity(
+        gpu_name=", ".join(names) or None,
+        devices=len(analysis.devices),
+        model=model.get("name"),
+        weight_dtype=model.get("weight_dtype"),
+        tensor_parallel=model.get("tensor_parallel"),
+        graph_trace_mode=capture.graph_trace_mode,
+        engine=analysis.trust.engine or capture.serving.engine,
+    )
+    kept = analysis.steps.filter(USABLE_STEP)
     if len(kept):
         kept = kept.filter(pl.col("device_index") == pl.col("device_index").min().over("group"))
     table = analysis.kernel_table.group_by("name", maintain_order=True).agg(pl.col("total_ms").sum())
@@ -86,8 +102,8 @@ def profile_of(analysis: Analysis) -> Profile:
 
 
 def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
-    if len(steps) > MOST_STEPS:
-        steps = steps[np.linspace(0, len(steps) - 1, MOST_STEPS).round().astype(int).tolist()]
+    if len(steps) > MAX_STEPS_KEPT:
+        steps = steps[np.linspace(0, len(steps) - 1, MAX_STEPS_KEPT).round().astype(int).tolist()]
     tokens = steps["prefill_tokens"] + steps["decode_tokens"].fill_null(0)
     batch = steps["padded_tokens"].fill_null(steps["decode_requests"])
     kernels = _ms_per_step(analysis, steps)
@@ -96,8 +112,8 @@ def _phase_profile(analysis: Analysis, steps: pl.DataFrame) -> PhaseProfile:
         tokens=tokens.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         batch=batch.cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         kv_tokens=steps["kv_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
-        op_classes=_matrix(kernels, steps, "op_class", MOST_KERNELS),
-        kernels=_matrix(kernels, steps, "short_name", MOST_KERNELS),
+        op_classes=_matrix(kernels, steps, "op_class", MAX_KERNELS_KEPT),
+        kernels=_matrix(kernels, steps, "short_name", MAX_KERNELS_KEPT),
     )
 
 
@@ -141,7 +157,7 @@ def profile_json(analysis: Analysis) -> str:
     data = {
         "version": PROFILE_VERSION,
         "name": profile.name,
-        "identity": dict(profile.identity),
+        "identity": clean(profile.identity),
         "status": profile.status,
         "reasons": list(profile.reasons),
         "summary": profile.summary,
@@ -151,7 +167,7 @@ def profile_json(analysis: Analysis) -> str:
     return orjson.dumps(data).decode()
 
 
-def _pack_phase(phase: PhaseProfile) -> dict[str, Any]:
+def _pack_phase(phase: PhaseProfile) -> dict[str, object]:
     return {
         **{name: _pack(getattr(phase, name)) for name in _FLOATS},
         "op_classes": {k: _pack(v) for k, v in phase.op_classes.items()},
@@ -168,7 +184,7 @@ def _unpack(text: str) -> Floats:
 
 
 def profile_from_json(text: str) -> Profile:
-    """The inverse of :func:`profile_json`. Raises ValueError for another version."""
+    """The inverse of :func:`profile_json`. Raises ValueError for another version, or an identity of other keys."""
     data = orjson.loads(text)
     if data.get("version") != PROFILE_VERSION:
         raise ValueError(f"profile version {data.get('version')!r}, expected {PROFILE_VERSION}")
@@ -180,5 +196,16 @@ def profile_from_json(text: str) -> Profile:
         )
         for phase, p in data["phases"].items()
     }
-    fields = {k: data[k] for k in ("name", "identity", "status", "summary", "kernel_ms")}
-    return Profile(**fields, phases=phases, reasons=tuple(data["reasons"]))
+    try:
+        identity = convert(data["identity"], RunIdentity)
+    except ValidationError as error:
+        raise ValueError(f"profile identity: {error}") from error
+    return Profile(
+        name=data["name"],
+        identity=identity,
+        status=data["status"],
+        phases=phases,
+        kernel_ms=data["kernel_ms"],
+        summary=data["summary"],
+        reasons=tuple(data["reasons"]),
+    )

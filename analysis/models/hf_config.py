@@ -42,7 +42,7 @@ def architectures() -> Mapping[str, Any]:
     return load_table("architectures")
 
 
-def shape_of(config: Mapping[str, Any], *, file: str = "config.json", name: str = "") -> ModelShape:
+def shape_of(config: Mapping[str, object], *, file: str = "config.json", name: str = "") -> ModelShape:
     """The shape that a parsed config describes; ``file`` is how errors call it."""
     return _Reader.of(config, file).shape(name or str(config.get("model_type", "model")))
 
@@ -52,12 +52,12 @@ class _Reader:
     """One config with the row of its architecture."""
 
     file: str
-    config: dict[str, Any]
+    config: dict[str, object]
     row: Mapping[str, Any]
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, config: Mapping[str, Any], file: str) -> _Reader:
+    def of(cls, config: Mapping[str, object], file: str) -> _Reader:
         if "base_model_name_or_path" in config and "peft_type" in config:
             raise UsageError(f"--model {file} describes a LoRA adapter: give the base model's config.json.")
         notes: list[str] = []
@@ -114,8 +114,9 @@ class _Reader:
     def optional(self, key: str, default: float) -> float:
         """A number that only some architectures have; ``default`` where it is absent or no number of use."""
         value = self.config.get(key, default)
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
-        return value if fits else default
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6:
+            return value
+        return default
 
     def flag(self, name: str) -> bool:
         """A yes-or-no field: fixed by the architecture, or the config key that the architecture names."""

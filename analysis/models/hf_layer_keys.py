@@ -18,7 +18,7 @@ TEXT_MODELS = ("text_config", "llm_config", "language_config", "thinker_config")
 class Keys(Protocol):
     """A config's keys, as the reader gives them."""
 
-    config: dict[str, Any]
+    config: dict[str, object]
 
     def whole(self, name: str, default: int | None = None) -> int:
         """A whole number by the keys of a field of ModelShape."""
@@ -107,7 +107,7 @@ def mixer_of(keys: Keys, kind: str, linear: Part, names: Sequence[str], **more: 
     return attention(keys, **more) if kind in ORDINARY_KINDS else UnknownPart(kind)
 
 
-def text_model(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def text_model(config: Mapping[str, object]) -> tuple[dict[str, object], bool]:
     """The part of a config that describes the language model, and whether it is nested."""
     for key in TEXT_MODELS:
         inner = config.get(key)
@@ -118,11 +118,11 @@ def text_model(config: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return dict(config), False
 
 
-def laid_open(config: Mapping[str, Any]) -> dict[str, Any]:
+def laid_open(config: Mapping[str, object]) -> dict[str, object]:
     """``config`` with the inner tables that some architectures keep their numbers in laid open."""
     opened = dict(config)
     for key in ("attn_config", "ffn_config", "moe"):
-        inner: Any = config.get(key)
+        inner = config.get(key)
         if isinstance(inner, Mapping):
             opened |= {k: v for k, v in inner.items() if k not in opened}
     return opened

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from .hf_layer_keys import ORDINARY_KINDS, Keys, Made, layer_types
 from .hf_recurrent_layers import (
@@ -105,10 +104,10 @@ def with_unknown(groups: Sequence[LayerGroup], kinds: Sequence[str], strange: Se
     return group_layers(made)
 
 
-def fields_of_parts(groups: Sequence[LayerGroup]) -> dict[str, Any]:
+def fields_of_parts(groups: Sequence[LayerGroup]) -> dict[str, object]:
     """What a ModelShape's single fields say of layers of several kinds: the first part of each sort."""
     parts = [part for group in groups for part in group.parts]
-    values: dict[str, Any] = {"heads": 0, "kv_heads": 0, "head_dim": 0, "intermediate": 0}
+    values: dict[str, object] = {"heads": 0, "kv_heads": 0, "head_dim": 0, "intermediate": 0}
     for part in reversed(parts):
         if isinstance(part, Attention):
             values |= {"heads": part.heads, "kv_heads": part.kv_heads, "head_dim": part.head_dim}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .hf_module_places import MOSTLY, shares_of_places
 from .model_shape import ModelShape, Quantisation
@@ -27,7 +26,7 @@ class Entry:
     storage: Quantisation
 
 
-def listed_layers(config: Mapping[str, Any]) -> dict[tuple[str, int], tuple[str, ...]]:
+def listed_layers(config: Mapping[str, object]) -> dict[tuple[str, int], tuple[str, ...]]:
     """modelopt's ``quantized_layers``: module names by (algorithm, group size; 0 = that algorithm's own)."""
     layers = config.get("quantized_layers")
     found: dict[tuple[str, int], list[str]] = {}
@@ -82,7 +81,7 @@ def arithmetic_of(weight_dtype: str, activations: object) -> str | None:
 
 
 def target_entries(
-    groups: Iterable[Mapping[str, Any]], read: Callable[[Mapping[str, Any]], tuple[str, Quantisation]]
+    groups: Iterable[Mapping[str, object]], read: Callable[[Mapping[str, object]], tuple[str, Quantisation]]
 ) -> list[Entry]:
     """Groups of compressed-tensors that name modules, not classes of layers."""
     entries: list[Entry] = []
@@ -126,7 +125,7 @@ def quark_storage(settings: object) -> tuple[str, Quantisation] | None:
     return kind, stored
 
 
-def quark_entries(config: Mapping[str, Any]) -> list[Entry]:
+def quark_entries(config: Mapping[str, object]) -> list[Entry]:
     """Quark's ``layer_quant_config``: module patterns with a setting of their own."""
     layers = config.get("layer_quant_config")
     read = {

@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .layer_kinds import (
     Attention,
@@ -134,7 +134,7 @@ _PREFIXES = (
 
 
 def excluded_places(
-    config: Mapping[str, Any], shape: ModelShape
+    config: Mapping[str, object], shape: ModelShape
 ) -> tuple[tuple[str, ...], tuple[tuple[str, float], ...]]:
     """Places that stay at 16 bit in most of their layers, and (place, share of layers) where only some of them do."""
     excluded = list(NEVER_QUANTISED)
@@ -165,7 +165,7 @@ def shares_of_places(patterns: Iterable[str], shape: ModelShape) -> dict[str, fl
     return {place: number / layers[place] for place, number in matched.items()}
 
 
-def _patterns(config: Mapping[str, Any]) -> Iterator[str]:
+def _patterns(config: Mapping[str, object]) -> Iterator[str]:
     for key in _IGNORED:
         listed = config.get(key)
         if isinstance(listed, list):
@@ -175,7 +175,7 @@ def _patterns(config: Mapping[str, Any]) -> Iterator[str]:
         yield from ("re:" + key[2:] for key in dynamic if isinstance(key, str) and key.startswith("-:"))
 
 
-def _targets(config: Mapping[str, Any]) -> Iterator[str]:
+def _targets(config: Mapping[str, object]) -> Iterator[str]:
     for group in config_groups(config):
         targets = group.get("targets")
         yield from (str(target) for target in targets) if isinstance(targets, list) else ()
@@ -241,7 +241,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
-def config_groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def config_groups(config: Mapping[str, object]) -> list[Mapping[str, object]]:
     """The groups of a compressed-tensors config."""
     groups = config.get("config_groups")
     return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []

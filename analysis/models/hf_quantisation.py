@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .hf_mixed_storage import (
     GENERIC_TARGETS,
@@ -66,7 +65,7 @@ class Stored:
     notes: tuple[str, ...] = ()
 
 
-def read_quantisation(config: Mapping[str, Any], shape: ModelShape) -> Stored:
+def read_quantisation(config: Mapping[str, object], shape: ModelShape) -> Stored:
     """Storage of ``shape``'s weights by a ``quantization_config``."""
     inner = config.get("quantization")  # hf_quant_config.json
     if isinstance(inner, Mapping):
@@ -100,7 +99,7 @@ def read_quantisation(config: Mapping[str, Any], shape: ModelShape) -> Stored:
 _Read = tuple[str, Quantisation, list[str]]
 
 
-def _method_by_keys(config: Mapping[str, Any]) -> str:
+def _method_by_keys(config: Mapping[str, object]) -> str:
     if config.get("quant_algo"):
         return "modelopt"
     if config.get("config_groups"):
@@ -110,7 +109,7 @@ def _method_by_keys(config: Mapping[str, Any]) -> str:
     return "unknown"
 
 
-def _number(config: Mapping[str, Any], *keys: str) -> float | None:
+def _number(config: Mapping[str, object], *keys: str) -> float | None:
     """The first of ``keys`` that is a finite number."""
     for key in keys:
         value = config.get(key)
@@ -119,7 +118,7 @@ def _number(config: Mapping[str, Any], *keys: str) -> float | None:
     return None
 
 
-def _bits(config: Mapping[str, Any], *keys: str) -> float | None:
+def _bits(config: Mapping[str, object], *keys: str) -> float | None:
     """Bits of a packed weight, where they can be that."""
     bits = _number(config, *keys)
     return bits if bits is not None and 1 <= bits <= 8 else None
@@ -129,7 +128,7 @@ def _integer_type(bits: float) -> str:
     return "int4" if bits <= 4 else "int8"
 
 
-def _gptq(config: Mapping[str, Any]) -> _Read | None:
+def _gptq(config: Mapping[str, object]) -> _Read | None:
     bits = _bits(config, "bits", "w_bit", "wbits", "nbits")
     if bits is None:
         return None
@@ -146,7 +145,7 @@ def _block(value: object) -> tuple[int, int] | None:
     return None
 
 
-def _fp8(config: Mapping[str, Any]) -> _Read | None:
+def _fp8(config: Mapping[str, object]) -> _Read | None:
     stored = Quantisation("", 8, weight_only=False)
     block = _block(config.get("weight_block_size"))
     if block is not None:
@@ -154,11 +153,11 @@ def _fp8(config: Mapping[str, Any]) -> _Read | None:
     return "fp8", stored, []
 
 
-def _mxfp4(_: Mapping[str, Any]) -> _Read | None:
+def _mxfp4(_: Mapping[str, object]) -> _Read | None:
     return "fp4", Quantisation("", 4, group_size=32, scale_bytes=1.0), []
 
 
-def _bitsandbytes(config: Mapping[str, Any]) -> _Read | None:
+def _bitsandbytes(config: Mapping[str, object]) -> _Read | None:
     if config.get("load_in_4bit") or config.get("_load_in_4bit"):
         # blocks of 64 share an fp32 scale; double quantisation makes it 8 bit with one fp32 scale for 256 of them
         scale = 1.0 + 4.0 / 256.0 if config.get("bnb_4bit_use_double_quant") else 4.0
@@ -166,7 +165,7 @@ def _bitsandbytes(config: Mapping[str, Any]) -> _Read | None:
     return "int8", Quantisation("", 8, weight_only=False), []
 
 
-def _modelopt(config: Mapping[str, Any]) -> _Read | None:
+def _modelopt(config: Mapping[str, object]) -> _Read | None:
     usual = _usual_algorithm(config)
     algorithm, group = usual or (str(config.get("quant_algo", "")).upper(), _number(config, "group_size"))
     known = _modelopt_storage(algorithm, group)
@@ -185,18 +184,18 @@ def _modelopt_storage(algorithm: str, group: float | None) -> tuple[str, Quantis
     return kind, stored
 
 
-def _usual_algorithm(config: Mapping[str, Any]) -> tuple[str, int] | None:
+def _usual_algorithm(config: Mapping[str, object]) -> tuple[str, int] | None:
     """The (algorithm, group size) of most modules in ``quantized_layers``, of those that are known."""
     listed = {key: names for key, names in listed_layers(config).items() if key[0] in MODELOPT}
     return max(listed, key=lambda key: len(listed[key])) if listed else None
 
 
-def _usual_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
+def _usual_modules(config: Mapping[str, object]) -> tuple[str, ...]:
     usual = _usual_algorithm(config)
     return listed_layers(config)[usual] if usual else ()
 
 
-def _entries(config: Mapping[str, Any]) -> list[Entry]:
+def _entries(config: Mapping[str, object]) -> list[Entry]:
     """What the config says of modules that are stored otherwise than most."""
     entries = target_entries(_readable_groups(config), _group_storage)
     for (algorithm, size), names in listed_layers(config).items():
@@ -206,18 +205,24 @@ def _entries(config: Mapping[str, Any]) -> list[Entry]:
     return entries + quark_entries(config)
 
 
-def _quark(config: Mapping[str, Any]) -> _Read | None:
+def _quark(config: Mapping[str, object]) -> _Read | None:
     stored = quark_storage(config.get("global_quant_config"))
     return (*stored, []) if stored is not None else _by_words(config)
 
 
-def _readable_groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _readable_groups(config: Mapping[str, object]) -> list[Mapping[str, object]]:
     """The groups of compressed-tensors whose weights have a number of bits."""
     groups = [group for group in config_groups(config) if isinstance(group.get("weights"), Mapping)]
-    return [group for group in groups if _bits(group["weights"], "num_bits") is not None]
+    return [group for group in groups if _bits(_weights(group), "num_bits") is not None]
 
 
-def _compressed(config: Mapping[str, Any]) -> _Read | None:
+def _weights(group: Mapping[str, object]) -> Mapping[str, object]:
+    """How a group of compressed-tensors stores its weights; empty where it does not say."""
+    weights = group.get("weights")
+    return weights if isinstance(weights, Mapping) else {}
+
+
+def _compressed(config: Mapping[str, object]) -> _Read | None:
     groups = _readable_groups(config)
     if not groups:
         return None
@@ -225,22 +230,22 @@ def _compressed(config: Mapping[str, Any]) -> _Read | None:
     general = [group for group in groups if _is_general(group)]
     if len(general) > 1:
         notes.append("several quantisation groups of the same layers: all counted as the narrowest")
-    usual = min(general or groups, key=lambda each: float(each["weights"]["num_bits"]))
+    usual = min(general or groups, key=lambda each: _bits(_weights(each), "num_bits") or 0.0)
     sparsity = config.get("sparsity_config")
     if isinstance(sparsity, Mapping) and sparsity.get("format") not in (None, "dense"):
         notes.append("sparse weights counted as dense")
     return *_group_storage(usual), notes
 
 
-def _is_general(group: Mapping[str, Any]) -> bool:
+def _is_general(group: Mapping[str, object]) -> bool:
     """Whether a group is of a class of layers, not of modules by name."""
     targets = group.get("targets")
     return not isinstance(targets, list) or any(each in GENERIC_TARGETS for each in targets)
 
 
-def _group_storage(group: Mapping[str, Any]) -> tuple[str, Quantisation]:
-    weights, inputs = group["weights"], group.get("input_activations")
-    bits = float(weights["num_bits"])
+def _group_storage(group: Mapping[str, object]) -> tuple[str, Quantisation]:
+    weights, inputs = _weights(group), group.get("input_activations")
+    bits = _bits(weights, "num_bits") or 0.0  # a group without them is no readable one
     kind = _FLOATS.get(int(bits), "fp8") if weights.get("type") == "float" else _integer_type(bits)
     stored = Quantisation("", bits, weight_only=not inputs, arithmetic=arithmetic_of(kind, inputs))
     size, block = _number(weights, "group_size"), _block(weights.get("block_structure"))
@@ -252,7 +257,7 @@ def _group_storage(group: Mapping[str, Any]) -> tuple[str, Quantisation]:
     return kind, stored
 
 
-def _by_words(config: Mapping[str, Any]) -> _Read | None:
+def _by_words(config: Mapping[str, object]) -> _Read | None:
     """A tool whose layout is not known: its number of bits, or the words it uses."""
     flat = {key: value for key, value in _leaves(config) if isinstance(value, int | float | str)}
     read = _gptq(flat)
@@ -265,7 +270,7 @@ def _by_words(config: Mapping[str, Any]) -> _Read | None:
     return None
 
 
-def _leaves(config: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _leaves(config: Mapping[str, object], depth: int = 0) -> Iterator[tuple[str, object]]:
     for key, value in config.items():
         if isinstance(value, Mapping) and depth < 6:
             yield from _leaves(value, depth + 1)
@@ -273,7 +278,7 @@ def _leaves(config: Mapping[str, Any], depth: int = 0) -> Iterator[tuple[str, An
             yield str(key), value
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], _Read | None]] = {
+_READERS: Mapping[str, Callable[[Mapping[str, object]], _Read | None]] = {
     "gptq": _gptq,
     "gptqmodel": _gptq,
     "gptq-marlin": _gptq,

@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ..records.errors import UsageError
 from .find_model import find_model, fold_name, model_names, storage_in_name
@@ -55,7 +54,7 @@ def _with_doubt(shape: ModelShape) -> ModelShape:
     return replace(shape, notes=(*shape.notes, note))
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path) -> dict[str, object]:
     try:
         config = json.loads(path.read_bytes())
     except OSError as error:
@@ -67,11 +66,11 @@ def _load(path: Path) -> dict[str, Any]:
     return config
 
 
-def _has_quantisation(config: Mapping[str, Any]) -> bool:
+def _has_quantisation(config: Mapping[str, object]) -> bool:
     return any(isinstance(config.get(key), dict) for key in ("quantization_config", "compression_config"))
 
 
-def _name(path: Path, config: Mapping[str, Any]) -> str:
+def _name(path: Path, config: Mapping[str, object]) -> str:
     """How the model is called in reports: no path gets there, only names that are public or the architecture's."""
     cached = [part for part in path.absolute().parts if part.startswith("models--")]
     if cached:

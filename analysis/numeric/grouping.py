@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+
+MAX_KEYS_UNSORTED = 8  # above these the rows are sorted once; up to them, a pass for each key is cheaper
 
 
 def split_by(frame: pl.DataFrame, column: str) -> Callable[[int], pl.DataFrame]:
@@ -45,6 +47,19 @@ def stable_order(keys: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     low = int(keys.min(initial=0))
     narrow = int(keys.max(initial=0)) - low < 2**16
     return np.argsort((keys - low).astype(np.uint16) if narrow else keys, kind="stable")
+
+
+def rows_by_key(key: npt.NDArray[np.integer], values: npt.NDArray[np.integer]) -> Iterator[npt.NDArray[np.int64]]:
+    """For each of ``values`` the rows that carry it in ``key``: a pass for each of a few, one sort for many."""
+    if len(values) <= MAX_KEYS_UNSORTED:
+        for value in values:
+            yield np.flatnonzero(key == value)
+        return
+    order = stable_order(key)
+    ascending = key[order]
+    begins = np.searchsorted(ascending, values, side="left")
+    for begin, end in zip(begins, np.searchsorted(ascending, values, side="right"), strict=True):
+        yield order[begin:end]
 
 
 def rows_by_value(keys: npt.NDArray[np.integer]) -> list[tuple[int, slice | npt.NDArray[np.int64]]]:

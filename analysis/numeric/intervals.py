@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 Times = npt.NDArray[np.int64]
-FEW_KEYS = 12
+IntegerType = TypeVar("IntegerType", bound=np.integer)
+MAX_KEYS_UNSORTED = 12
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,21 @@ class Measure:
 EMPTY = Intervals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
+def latest_end_so_far(ends: npt.NDArray[IntegerType]) -> npt.NDArray[IntegerType]:
+    """For each of intervals sorted by start: the latest end of it and all before it, in the type of ``ends``."""
+    return np.maximum.accumulate(ends)
+
+
+def idle_before(starts: npt.NDArray[np.integer], ends: npt.NDArray[np.integer]) -> Times:
+    """For each of intervals sorted by start: how long nothing ran before it, negative where something still did.
+
+    0 for the first.
+    """
+    gap = np.zeros(len(starts), dtype=np.int64)
+    gap[1:] = starts[1:] - latest_end_so_far(ends)[:-1]
+    return gap
+
+
 def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     """The union of intervals in any order; empty and negative ones add nothing."""
     first: Times = np.asarray(starts, dtype=np.int64)
@@ -171,7 +187,7 @@ def union(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     if (first[1:] < first[:-1]).any():
         order = np.argsort(first, kind="stable")
         first, last = first[order], last[order]
-    reach = np.maximum.accumulate(last)
+    reach = latest_end_so_far(last)
     # A new interval begins where nothing before reaches it.
     fresh = np.concatenate(([True], first[1:] > reach[:-1]))
     final = np.concatenate((fresh[1:], [True]))
@@ -188,7 +204,7 @@ def merge(sets: Iterable[Intervals]) -> Intervals:
     return union(np.concatenate([s.starts for s in given]), np.concatenate([s.ends for s in given]))
 
 
-def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
+def union_length_by_key(keys: npt.NDArray[np.integer], starts: npt.ArrayLike, ends: npt.ArrayLike) -> int:
     """Sum over the distinct ``keys`` of the length of each key's union, ns (no loop over rows).
 
     Used for streams: kernels of one stream may overlap (programmatic dependent launch), so the sum of their
@@ -201,7 +217,9 @@ def union_length_by_key(keys: npt.NDArray[Any], starts: npt.ArrayLike, ends: npt
     if keys.min() == keys.max():
         return union(first, last).total_ns
     distinct = pl.Series(keys).unique().to_numpy()
-    if len(distinct) <= FEW_KEYS:  # kernels come sorted by start: a pass per stream beats sorting them together
+    if (
+        len(distinct) <= MAX_KEYS_UNSORTED
+    ):  # kernels come sorted by start: a pass per stream beats sorting them together
         return sum(union(first[keys == key], last[keys == key]).total_ns for key in distinct)
     _, dense = np.unique(keys, return_inverse=True)
     span = int(last.max() - first.min()) + 1

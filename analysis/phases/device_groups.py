@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ..facts.name_signs import sign_pattern
 from ..numeric.grouping import split_by
 from ..records.tables import GROUPS
 from ..records.trace import Trace
-from .kernel_arrays import Bools, Columns, Ints
+from .kernel_arrays import Bools, Ints, KernelArrays
 
-SAME_SHARE = 0.8  # of the steps that two ranks must have in common, in count, in overlap and in tokens
-POINT_TO_POINT = "(?i)send_?recv"
+MIN_COMMON_SHARE = 0.8  # of the steps that two ranks must have in common, in count, in overlap and in tokens
 KINDS = {"": "single", "tensor": "tensor_parallel", "pipeline": "pipeline_parallel"}
 
 
-def group_lanes(trace: Trace, columns: Columns, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+def group_lanes(trace: Trace, columns: KernelArrays, steps: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Groups of devices (GROUPS), and the steps with ``group`` and ``index``.
 
     Tensor-parallel ranks run collectives and their steps march together: as many steps, each overlapping its
@@ -66,14 +66,14 @@ def possible_groups(heads: list[int], lane: int, heights: Ints, reduces: Bools, 
     first = np.array(heads, dtype=np.int64)
     talk = (reduces[first] & reduces[lane]) | (sends[first] & sends[lane])
     least, most = np.minimum(heights[first], heights[lane]), np.maximum(heights[first], heights[lane])
-    return np.flatnonzero(talk & (least > 0) & (least >= SAME_SHARE * most)).tolist()
+    return np.flatnonzero(talk & (least > 0) & (least >= MIN_COMMON_SHARE * most)).tolist()
 
 
-def talking_lanes(trace: Trace, columns: Columns) -> tuple[Bools, Bools]:
+def talking_lanes(trace: Trace, columns: KernelArrays) -> tuple[Bools, Bools]:
     """Which lanes run collectives proper, and which send to or receive from one peer."""
     lanes = len(columns.lane_device)
     collective = columns.is_op("collective") & (columns.kernel_row >= 0)
-    peer_names = trace.names["name"].str.contains(POINT_TO_POINT).to_numpy()
+    peer_names = trace.names["name"].str.contains(sign_pattern("point_to_point")).to_numpy()
     peer = collective & (peer_names[columns.name] if len(peer_names) and columns.count else False)
     return (
         np.bincount(columns.lane[collective & ~peer], minlength=lanes) > 0,
@@ -97,12 +97,14 @@ def relation(one: pl.DataFrame, other: pl.DataFrame, reduce_both: bool, send_bot
 def same_work(one: pl.DataFrame, other: pl.DataFrame, partner: Ints) -> bool:
     """Whether most steps have a counterpart, and the counterparts carry the same tokens."""
     known = partner >= 0
-    if np.count_nonzero(known) < SAME_SHARE * len(partner):
+    if np.count_nonzero(known) < MIN_COMMON_SHARE * len(partner):
         return False
     both = pl.DataFrame(
         {"mine": other["tokens"].filter(pl.Series(known)), "theirs": one["tokens"].gather(partner[known])}
     ).drop_nulls()
-    return both.height == 0 or float(both.select((pl.col("mine") == pl.col("theirs")).mean()).item()) >= SAME_SHARE
+    return (
+        both.height == 0 or float(both.select((pl.col("mine") == pl.col("theirs")).mean()).item()) >= MIN_COMMON_SHARE
+    )
 
 
 def counterpart(one: pl.DataFrame, other: pl.DataFrame) -> Ints:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import polars as pl
 
-from ..facts.load import load_table
+from ..facts.load import load_rows
+from ..facts.rows import EngineRow
 from ..records.trace import Trace
 
 
 @cache
-def engine_rules() -> tuple[dict[str, Any], ...]:
+def engine_rules() -> tuple[EngineRow, ...]:
     """Rows of engines.toml."""
-    return tuple(load_table("engines")["engine"])
+    return load_rows("engines", "engine", EngineRow)
 
 
 def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
@@ -31,19 +31,19 @@ def recognise_engine(trace: Trace, texts: pl.DataFrame) -> str | None:
     if len(engines) == 1:
         return str(engines[0])
     for rule in engine_rules():
-        if rule["regex"] and trace.names["name"].str.contains(rule["regex"]).any():
-            return str(rule["name"])
+        if rule.pattern and trace.names["name"].str.contains(rule.pattern).any():
+            return rule.name
     return str(engines[0]) if engines else None
 
 
 def engine_pads_graphs(engine: str | None) -> bool:
     """Whether the engine replays graphs captured for a larger batch than it has; assumed of an unknown engine."""
-    return all(bool(rule.get("pads_graphs", True)) for rule in engine_rules() if rule["name"] == engine)
+    return all(rule.pads_graphs for rule in engine_rules() if rule.name == engine)
 
 
 def engine_mixes(engine: str | None) -> bool | None:
     """Whether the engine's scheduler mixes prompts with decoding requests by default; None for an unknown engine."""
     for rule in engine_rules():
-        if rule["name"] == engine:
-            return bool(rule["mixes"])
+        if rule.name == engine:
+            return rule.mixes
     return None

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from ..numeric.intervals import latest_end_so_far
 from ..records.tables import STEPS
 from ..records.trace import Trace
-from .boundaries.window import Bounds, activity_span
-from .kernel_arrays import Bools, Columns, Ints, rows_by_step
+from .boundaries.window import WindowLimits, activity_span
+from .kernel_arrays import Bools, Ints, KernelArrays, of_step, rows_by_step
 
 
 def finish_steps(
-    trace: Trace, columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds
+    trace: Trace, columns: KernelArrays, steps: pl.DataFrame, step: Ints, bounds: WindowLimits
 ) -> tuple[pl.DataFrame, Ints]:
     """Steps in their final order with every column of STEPS, and the kernels' step numbers renumbered to match."""
     devices = np.array(columns.lane_device, dtype=np.int64)
@@ -45,7 +46,7 @@ def finish_steps(
     return steps.with_columns(pl.col(name).cast(dtype) for name, dtype in STEPS.items()), step
 
 
-def busy_per_step(columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Series:
+def busy_per_step(columns: KernelArrays, step: Ints, steps: pl.DataFrame) -> pl.Series:
     """Union of the kernels' intervals of each step, ns."""
     rows, begins = rows_by_step(step, steps.height)
     if len(rows) == 0:
@@ -55,23 +56,25 @@ def busy_per_step(columns: Columns, step: Ints, steps: pl.DataFrame) -> pl.Serie
     apart = int((steps["end_ns"].to_numpy() - begin).max()) + 1  # one running maximum serves steps set this far apart
     shift = number * apart - begin[number]
     start, end = columns.start[rows] + shift, columns.end[rows] + shift
-    reach = np.concatenate([[-1], np.maximum.accumulate(end)[:-1]])
+    reach = np.concatenate([[-1], latest_end_so_far(end)[:-1]])
     covered = np.maximum(end - np.maximum(start, reach), 0)
     return pl.Series("busy_ns", np.add.reduceat(covered, begins[:-1]))
 
 
-def counted_kernels(columns: Columns, steps: pl.DataFrame, step: Ints, bounds: Bounds, capture: Ints) -> Bools:
+def counted_kernels(
+    columns: KernelArrays, steps: pl.DataFrame, step: Ints, bounds: WindowLimits, capture: Ints
+) -> Bools:
     """Kernels that count: started inside the user's window, not warm-up, graph capture or weight loading."""
     inside = ~columns.load_time & (capture < 0)
     if bounds.start_ns is not None:
         inside &= columns.start >= bounds.start_ns
     if bounds.end_ns is not None:
         inside &= columns.start < bounds.end_ns
-    excluded = np.append(steps["excluded"].to_numpy(), False)[step]
+    excluded = of_step(steps["excluded"].to_numpy(), step, False)
     return np.asarray(inside & ~excluded)
 
 
-def window_span(trace: Trace, columns: Columns, in_window: Bools) -> tuple[int, int]:
+def window_span(trace: Trace, columns: KernelArrays, in_window: Bools) -> tuple[int, int]:
     """First start and last end of the counted kernels and whole-graph rows."""
     if in_window.any():
         span = int(columns.start[in_window].min()), int(columns.end[in_window].max())

@@ -6,30 +6,32 @@ are found per lane, because two processes on one GPU run two engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, cast
+from typing import TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
-from ..numeric.grouping import split_by, stable_order
+from ..numeric.grouping import rows_by_key, split_by, stable_order
 from ..records.tables import OP_CLASSES, PHASES
 from ..records.trace import Trace
 
-Ints = np.ndarray[tuple[int, ...], np.dtype[np.integer[Any]]]  # of any width
-Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Ints = npt.NDArray[np.integer]  # of any width
+Bools = npt.NDArray[np.bool_]
+StepValues = TypeVar("StepValues", Ints, Bools)
 
 OP = {name: code for code, name in enumerate(OP_CLASSES.categories.to_list())}
 PHASE = {name: code for code, name in enumerate(PHASES.categories.to_list())}
-FEW_LANES = 8  # above these the rows are sorted by lane once; below, a pass for each is cheaper
+MAX_LANES_UNSORTED = 8  # above these the rows are sorted by lane once; below, a pass for each is cheaper
 HINTS = ("", "prefill", "decode", "prefill_or_mixed", "mixed")
 HINT = {name: code for code, name in enumerate(HINTS)}
 
 
 @dataclass(frozen=True)
-class Columns:
+class KernelArrays:
     """Kernel rows in trace order (by start); ids are dense codes.
 
     Codes and sizes are as narrow as they can be, since a million rows of each are held at once: widen them before
@@ -70,7 +72,7 @@ class Columns:
 
     def rows_of_lane(self, lane: int, where: Bools | None = None) -> Ints:
         """The rows of a lane, those flagged in ``where`` if given."""
-        if len(self.lane_device) <= FEW_LANES:
+        if len(self.lane_device) <= MAX_LANES_UNSORTED:
             mine = self.lane == lane
             return np.flatnonzero(mine if where is None else mine & where)
         rows = self._rows_by_lane[lane]
@@ -81,22 +83,9 @@ class Columns:
         return list(rows_by_key(self.lane, np.arange(len(self.lane_device))))
 
 
-def rows_by_key(key: Ints, values: Ints) -> Iterator[Ints]:
-    """For each of ``values`` the rows that carry it in ``key``: a pass for each of a few, one sort for many."""
-    if len(values) <= FEW_LANES:
-        for value in values:
-            yield np.flatnonzero(key == value)
-        return
-    order = stable_order(key)
-    ascending = key[order]
-    begins = np.searchsorted(ascending, values, side="left")
-    for begin, end in zip(begins, np.searchsorted(ascending, values, side="right"), strict=True):
-        yield order[begin:end]
-
-
-def copies_by_lane(copies: pl.DataFrame, columns: Columns) -> Callable[[int], pl.DataFrame]:
+def copies_by_lane(copies: pl.DataFrame, columns: KernelArrays) -> Callable[[int], pl.DataFrame]:
     """For each lane its rows of ``copies`` (of Trace.copies), in their order."""
-    if len(columns.lane_device) <= FEW_LANES:
+    if len(columns.lane_device) <= MAX_LANES_UNSORTED:
         return lambda lane: copies.filter(
             (pl.col("device_index") == columns.lane_device[lane]) & (pl.col("process") == columns.lane_process[lane])
         )
@@ -115,7 +104,7 @@ def narrow(frame: pl.DataFrame, name: str) -> Ints:
     return frame[name].fill_null(0).to_numpy()
 
 
-def read_columns(trace: Trace, name_facts: pl.DataFrame, *, few: Bools, many: Bools) -> Columns:
+def read_columns(trace: Trace, name_facts: pl.DataFrame, *, few: Bools, many: Bools) -> KernelArrays:
     """Spread ``name_facts`` (row-aligned with ``trace.names``) over the kernels of ``trace``.
 
     ``few``, ``many``: per name, whether it is an attention kernel for few or for many query rows.
@@ -136,7 +125,7 @@ def read_columns(trace: Trace, name_facts: pl.DataFrame, *, few: Bools, many: Bo
     stream = lane * (1 << 40)
     stream += column(kernels, "context") * (1 << 32)
     stream += column(kernels, "stream")
-    return Columns(
+    return KernelArrays(
         start=column(kernels, "start_ns"),
         end=column(kernels, "end_ns"),
         name=name,
@@ -188,6 +177,11 @@ def dense(values: Ints) -> tuple[Ints, Ints]:
         return table[values - low], seen + low
     known = pl.Series(values).unique().sort().to_numpy()
     return np.searchsorted(known, values), known
+
+
+def of_step(values: StepValues, step: Ints, outside: float) -> StepValues:
+    """For each kernel the value of its step, ``outside`` where it lies in none (-1)."""
+    return np.asarray(np.append(values, values.dtype.type(outside))[step])
 
 
 def rows_by_step(step: Ints, steps: int) -> tuple[Ints, Ints]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ..numeric.intervals import latest_end_so_far
 from ..records.trace import LAUNCH_KINDS, Trace
 from .kernel_arrays import Bools, Ints, column
 
@@ -141,7 +142,7 @@ def outermost(start: Ints, end: Ints) -> Bools:
     """Of intervals sorted by (start, -end): those that do not lie wholly inside an earlier one."""
     if len(start) == 0:
         return np.zeros(0, dtype=bool)
-    reach = np.maximum.accumulate(end)
+    reach = latest_end_so_far(end)
     keep = np.ones(len(start), dtype=bool)
     keep[1:] = end[1:] > reach[:-1]
     return keep

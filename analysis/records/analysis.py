@@ -18,7 +18,7 @@ from .summary import GroupSummary, Summary
 from .trace import Trace
 from .trust import Trust
 from .what_if import WhatIf
-from .work import Traffic, Measured, Roofline, Model
+from .work import Measured, Model, Roofline, Traffic
 from .workload import Workload
 
 SCHEMA_VERSION = "1.0"

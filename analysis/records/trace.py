@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from .formats import format_of
@@ -56,6 +58,9 @@ KERNELS: Schema = {
     "cluster_size": pl.Int32,  # blocks per cluster, 0 = none or not recorded
     "graph_node_id": pl.Int64,
     "graph_id": pl.Int64,
+}
+LAUNCH_COUNTS: Schema = {  # row by row beside ``kernels`` of an input of sums; empty where each row is one launch
+    "launch_count": pl.Int64,  # launches that the kernel row stands for, alike: each lasts end - start over this
 }
 LAUNCHES: Schema = {
     "start_ns": pl.Int64,
@@ -243,12 +248,29 @@ class Trace:
     gpu_metrics: pl.DataFrame
     counters: pl.DataFrame
     devices: pl.DataFrame
+    launch_counts: pl.DataFrame
     gaps_in_evidence: tuple[EvidenceGap, ...] = ()
     source: Path | None = None  # where it was read from; reaches no output
 
+    @property
+    def holds_sums(self) -> bool:
+        """Whether kernel rows are sums over launches, in no order: no step, gap or single launch can be told."""
+        return self.launch_counts.height > 0
+
+    @property
+    def kernel_count(self) -> int:
+        """Kernels (launches) in the capture; as many as ``kernels`` has rows, except where these are sums."""
+        return int(self.launch_counts["launch_count"].sum()) if self.holds_sums else self.kernels.height
+
+    def count_launches(self, rows: pl.Series | npt.NDArray[np.bool_]) -> int:
+        """The launches that the flagged rows of ``kernels`` stand for."""
+        if not self.holds_sums:
+            return int(rows.sum())
+        return int(self.launch_counts["launch_count"].to_numpy()[np.asarray(rows)].sum())
+
     def __repr__(self) -> str:
         facts = self.capture
-        return f"<Trace {facts.source_name}: {facts.product or facts.format}, {self.kernels.height:,} kernels>"
+        return f"<Trace {facts.source_name}: {facts.product or facts.format}, {self.kernel_count:,} kernels>"
 
 
 FRAMES: Mapping[str, Schema] = {
@@ -264,6 +286,7 @@ FRAMES: Mapping[str, Schema] = {
     "gpu_metrics": GPU_METRICS,
     "counters": COUNTERS,
     "devices": DEVICES,
+    "launch_counts": LAUNCH_COUNTS,
 }
 
 
@@ -290,6 +313,8 @@ def build_trace(
     capture: CaptureFacts, *, gaps_in_evidence: tuple[EvidenceGap, ...] = (), **frames: pl.DataFrame
 ) -> Trace:
     """Build a Trace from the frames a reader has; frames not given are empty. Checks every column."""
+    if (counts := frames.get("launch_counts")) is not None and counts.height not in (0, frames["kernels"].height):
+        raise TypeError(f"launch_counts: {counts.height} rows beside {frames['kernels'].height} of kernels")
     unknown = sorted(set(frames) - set(FRAMES))
     if unknown:
         raise TypeError(f"not frames of a Trace: {', '.join(unknown)}")

@@ -198,5 +198,5 @@ class WorkTrust(Record, frozen=True, kw_only=True):
     """The work stage's part of ``trust``."""
 
     gpu_time_by_work_source: dict[str, float]  #: share of kernel time by source of its work
-    clocks: Clocks  #: SM clock
+    clocks: Clocks | None  #: SM clock
     contradictions: tuple[str, ...] = ()  #: sentences where the model and the capture disagree

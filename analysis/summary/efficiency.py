@@ -13,7 +13,7 @@ import numpy.typing as npt
 import polars as pl
 from msgspec import UNSET, UnsetType
 
-from ..advice.number_words import count, percent
+from ..numeric.number_text import plural, short_percent
 from ..records.summary import KnownSteps, StepNumbers, Utilization
 from .step_frames import RatedSteps
 from .summary_input import SummaryInput
@@ -80,9 +80,9 @@ def decode_mbu_is_lower_bound(found: SummaryInput, rated: RatedSteps, decode_mbu
 def _padded_only(rated: RatedSteps, steps: npt.NDArray[np.bool_], time: npt.NDArray[np.int64]) -> str:
     """Why steps of which only the padded work is known have no MFU, with the upper bound that it gives their GEMMs."""
     ideal = (rated.at_most[steps] * rated.busy_ns[steps]).sum()
-    bound = percent(float(ideal / time[steps].sum()))
+    bound = short_percent(float(ideal / time[steps].sum()))
     return (
-        f"the tokens of {count(int(steps.sum()), 'step')} in padded graphs are not known: GEMMs alone make an MFU of at "
+        f"the tokens of {plural(int(steps.sum()), 'step')} in padded graphs are not known: GEMMs alone make an MFU of at "
         f"most {bound} over these steps, counted with the padded size"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from ..advice.number_words import count, duration, percent
+from ..numeric.number_text import plural, short_duration, short_percent
 from ..records.summary import Summary
 from .summary_input import SummaryInput
 
@@ -20,12 +20,12 @@ def headline_of(found: SummaryInput, summary: Summary, status: str, reasons: Seq
         return f"Could not look: {reasons[0]}." if reasons else "Could not look."
     gpu = _gpu(found)
     if not found.trace.capture.has_timeline:
-        ran = f"{count(summary.kernel_count, 'kernel')} took {duration(summary.gpu_busy_ms)} of {gpu}"
+        ran = f"{plural(summary.kernel_count, 'kernel')} took {short_duration(summary.gpu_busy_ms)} of {gpu}"
         return f"{ran}; without their times there are no steps, idle time or stalls."
     if not found.autoregressive:
         busy = summary.nvml_utilization_pct
         share = (
-            f"{gpu} ran kernels for {percent(busy)} of {duration(found.time.window_ns / 1e6)}"
+            f"{gpu} ran kernels for {short_percent(busy)} of {short_duration(found.time.window_ns / 1e6)}"
             if busy is not None
             else gpu
         )
@@ -57,17 +57,17 @@ def _rate(found: SummaryInput, summary: Summary, gpu: str) -> str:
     if decode.n and mbu is not None:
         how = "is memory-bound" if mbu >= MIN_MEMORY_BOUND_PCT else "runs"
         if summary.decode_mbu_is_lower_bound:
-            return f"Decode {how} at {percent(mbu)} MBU or more of {gpu} (KV reads not known)"
-        return f"Decode {how} at {percent(mbu)} MBU of {gpu}"
+            return f"Decode {how} at {short_percent(mbu)} MBU or more of {gpu} (KV reads not known)"
+        return f"Decode {how} at {short_percent(mbu)} MBU of {gpu}"
     if decode.p50 is not None:
         batch = summary.decode_batch_p50
-        at = f" for {count(batch, 'request')}" if batch else ""
-        return f"A decode step takes {duration(decode.p50)}{at} on {gpu} (median of {decode.n})"
+        at = f" for {plural(batch, 'request')}" if batch else ""
+        return f"A decode step takes {short_duration(decode.p50)}{at} on {gpu} (median of {decode.n})"
     steps, kind = (prefill, "prefill") if prefill.n else (summary.mixed_step_ms, "mixed")
     if steps.p50 is None:
-        return f"No complete step in {duration(found.time.window_ns / 1e6)} on {gpu}"
-    ratio = f"at {percent(mfu)} MFU of {gpu}" if mfu is not None and kind == "prefill" else f"on {gpu}"
-    return f"A {kind} step takes {duration(steps.p50)} {ratio} (median of {steps.n})"
+        return f"No complete step in {short_duration(found.time.window_ns / 1e6)} on {gpu}"
+    ratio = f"at {short_percent(mfu)} MFU of {gpu}" if mfu is not None and kind == "prefill" else f"on {gpu}"
+    return f"A {kind} step takes {short_duration(steps.p50)} {ratio} (median of {steps.n})"
 
 
 def _waiting(found: SummaryInput, summary: Summary) -> str:
@@ -81,14 +81,14 @@ def _waiting(found: SummaryInput, summary: Summary) -> str:
     noun = {"prefill_step": "prefill step", "mixed_step": "mixed step"}
     name = noun[next(iter(kinds))] if len(kinds) == 1 else "prefill or mixed step"
     held = stalls["requests_held"].drop_nulls()
-    who = f"up to {count(int(held.to_numpy().max()), 'request')}" if held.len() else "decoding requests"
+    who = f"up to {plural(int(held.to_numpy().max()), 'request')}" if held.len() else "decoding requests"
     if summary.stall_ms is None:
-        return f"{count(steps, name)} held {who} (for how long is not known: no baseline)"
+        return f"{plural(steps, name)} held {who} (for how long is not known: no baseline)"
     share = summary.stall_pct_of_window
-    text = f"{count(steps, name)} held {who} for {duration(summary.stall_ms)}"
+    text = f"{plural(steps, name)} held {who} for {short_duration(summary.stall_ms)}"
     episodes = stalls["episode"].n_unique()
     if episodes != stalls.height:
-        text += f" in {count(episodes, 'episode')}"
+        text += f" in {plural(episodes, 'episode')}"
     groups = found.groups.height
     window = "the window" if groups < 2 else f"the window of {groups} groups"
-    return text if share is None else f"{text} ({percent(share)} of {window})"
+    return text if share is None else f"{text} ({short_percent(share)} of {window})"

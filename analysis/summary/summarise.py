@@ -74,7 +74,7 @@ def _numbers(found: SummaryInput, groups: Sequence[GroupSteps], steps: StepFrame
         gpu_idle_ms=None if causes is None else sum(d.idle_ns or 0 for d in devices) / count / 1e6,
         idle_ms_by_cause=None if causes is None else ByCause[float](**causes),
         nvml_utilization_pct=nvml,
-        kernel_count=int(found.kernels["in_window"].sum()),
+        kernel_count=found.trace.count_launches(found.kernels["in_window"]),
         kernel_time_sum_ms=sum(d.kernel_time_sum_ns for d in devices) / count / 1e6,
         phase_ms=ByPhase[float](**phase_ms),
         phase_pct=ByPhase[float](**{p: 100 * ms / busy_ms for p, ms in phase_ms.items()}) if busy_ms else None,

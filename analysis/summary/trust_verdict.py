@@ -8,6 +8,7 @@ from msgspec import UNSET, structs
 from ..records.summary import Summary
 from ..records.trace import Trace
 from ..records.trust import Contradiction, Trust
+from ..records.work import WorkTrust
 from ..time.time_accounting import LOST, NO_TIMES, TimeResult
 from .summary_input import SummaryInput
 
@@ -27,12 +28,12 @@ def merge_trust(found: SummaryInput) -> Trust:
     """JSON ``trust``: what the stages said, what the capture says of itself, and the verdict with its reasons."""
     capture, time = found.trace.capture, found.time
     own = structs.asdict(found.phase_trust)
-    of_work = found.work_trust
-    own["contradictions"] = (*found.phase_trust.contradictions, *(of_work.contradictions if of_work else ()))
+    of_work = found.work_trust or WorkTrust(gpu_time_by_work_source={}, clocks=None, contradictions=())
+    own["contradictions"] = (*found.phase_trust.contradictions, *of_work.contradictions)
     trust = Trust(
         **own,
-        gpu_time_by_work_source=of_work.gpu_time_by_work_source if of_work else {},
-        clocks=of_work.clocks if of_work else None,
+        gpu_time_by_work_source=of_work.gpu_time_by_work_source,
+        clocks=of_work.clocks,
         devices_with_kernels=len(time.devices),
         devices_present=max(len(capture.gpus_present), len(time.devices)),
         ranks_expected=expected_ranks(found.trace),
@@ -94,7 +95,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     care: list[str] = []
     none = trust.gpu_time_by_evidence.get("none", 0.0)
     # Without any phase there is nothing to have evidence for; the status says so.
-    if MAX_GOOD_NO_EVIDENCE < none < 1.0:
+    if MAX_GOOD_NO_EVIDENCE < none < 1.0 and not trace.holds_sums:
         text = f"{100 * none:.0f}% of GPU time has no evidence of its phase"
         (bad if none > MAX_NO_EVIDENCE else care).append(text)
     _judge_contradictions(kernels, trust, bad, care)
@@ -124,7 +125,7 @@ def _judge(trace: Trace, kernels: pl.DataFrame, trust: Trust) -> tuple[list[str]
     if launches and lost > MAX_GOOD_LOST_LAUNCHES * launches:
         care.append(f"{lost} of {launches} launches have no kernel record")
     rejected = sum(trust.rejected_rows.values())
-    if rejected > MAX_GOOD_REJECTED * max(trace.kernels.height, 1):
+    if rejected > MAX_GOOD_REJECTED * max(trace.kernel_count, 1):
         care.append(f"{rejected} rows of the capture were rejected")
     return bad, care
 

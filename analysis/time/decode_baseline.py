@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from .group_steps import GroupSteps
 
-LEAST_STEPS = 5
-FIRST_WIDTH = 0.125
+MIN_DECODE_STEPS = 5
+MAX_BATCH_DIFFERENCE_SHARE = 0.125
 
 SAME_SIZE = "same padded size"
-NEAR = "within 12.5% of the decode requests"
+WITHIN_DIFFERENCE = "within 12.5% of the decode requests"
 WIDENED = "nearest batches, beyond 12.5% of the decode requests"
 ANY_BATCH = "all pure decode steps: the batch is unknown"
 UNKNOWN_BATCHES = "all pure decode steps: the batch of most of them is unknown"
@@ -55,7 +55,7 @@ class DecodeSteps:
 
     def baseline(self, requests: float) -> Baseline:
         """The baseline for a step with this many decoding requests (NaN = unknown)."""
-        if len(self.span_ns) < LEAST_STEPS:
+        if len(self.span_ns) < MIN_DECODE_STEPS:
             return Baseline(None, len(self.span_ns), f"only {len(self.span_ns)} pure decode steps")
         if np.isnan(requests):
             return self._median(np.ones(len(self.span_ns), dtype=bool), ANY_BATCH)
@@ -64,12 +64,12 @@ class DecodeSteps:
             return self._median(same, SAME_SIZE)
         distance = np.abs(self.requests - requests)
         known = ~np.isnan(distance)
-        near = known & (distance <= FIRST_WIDTH * requests)
-        if near.sum() >= LEAST_STEPS:
-            return self._median(near, NEAR)
-        if known.sum() < LEAST_STEPS:
+        near = known & (distance <= MAX_BATCH_DIFFERENCE_SHARE * requests)
+        if near.sum() >= MIN_DECODE_STEPS:
+            return self._median(near, WITHIN_DIFFERENCE)
+        if known.sum() < MIN_DECODE_STEPS:
             return self._median(np.ones(len(self.span_ns), dtype=bool), UNKNOWN_BATCHES)
-        reach = np.sort(distance[known])[LEAST_STEPS - 1]
+        reach = np.sort(distance[known])[MIN_DECODE_STEPS - 1]
         return self._median(known & (distance <= reach), WIDENED)
 
     def _same_padded_size(self, requests: float) -> npt.NDArray[np.bool_] | None:
@@ -79,7 +79,7 @@ class DecodeSteps:
             seen = self.requests[of_size & ~np.isnan(self.requests)]
             # The size is theirs if smaller batches took it too: between its least batch and its capacity.
             if len(seen) and seen.min() <= requests <= (size / self.width[of_size]).max():
-                return of_size if of_size.sum() >= LEAST_STEPS else None
+                return of_size if of_size.sum() >= MIN_DECODE_STEPS else None
         return None
 
     def _median(self, chosen: npt.NDArray[np.bool_], rule: str) -> Baseline:

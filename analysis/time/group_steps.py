@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -134,7 +133,7 @@ def split_groups(steps: pl.DataFrame, groups: pl.DataFrame) -> Iterator[GroupSte
 
 
 @dataclass(frozen=True)
-class Chain:
+class DecodeChain:
     """Consecutive decode-bearing steps of a group: gap ``k`` runs from the end of step ``before[k]`` to that of ``closing[k]``.
 
     ``before`` and ``closing`` are rows of the group's frame. ``held`` is the number of decoding requests that the prefill
@@ -148,7 +147,7 @@ class Chain:
     held_is_lower_bound: npt.NDArray[np.bool_]
 
 
-def chain_decode_steps(steps: GroupSteps) -> Chain:
+def chain_decode_steps(steps: GroupSteps) -> DecodeChain:
     """Find the inter-token gaps of a group and who was held in each (docs/design.md, stalls).
 
     ``held`` = max(0, decode requests of the closing step - prompts finished in between). Where it cannot be seen which
@@ -172,11 +171,11 @@ def chain_decode_steps(steps: GroupSteps) -> Chain:
     total = _sum_between(np.where(steps.is_prefill, np.nan_to_num(prompts), 0.0), first, last)
     held = np.maximum(0.0, steps.count("decode_requests")[closing] - np.where(unknown, np.nan, total))
     lower_bound = (_sum_between(steps.is_prefill & guessed, first, last) > 0) & (between > 1)
-    return Chain(before, closing, between, held, lower_bound)
+    return DecodeChain(before, closing, between, held, lower_bound)
 
 
 def _sum_between(
-    values: npt.NDArray[Any], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
+    values: npt.NDArray[np.number | np.bool_], first: npt.NDArray[np.int64], last: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.float64]:
     """Sum of ``values[first[k]:last[k]]`` for every k."""
     total = np.concatenate(([0.0], np.cumsum(values.astype(np.float64))))

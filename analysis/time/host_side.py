@@ -10,29 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from msgspec import UNSET
 
 from ..numeric.grouping import rows_by_value, split_by
 from ..numeric.intervals import EMPTY, Intervals, Times, union
+from ..records.host import HostParts, HostSide, LaunchesInFlight
 from ..records.trace import Trace
 from .group_steps import chain_decode_steps, split_groups
 from .idle_causes import LAUNCH_BOUND
 from .time_accounting import TimeResult
 
-PARTS = (
-    "waiting",
-    "graph_launch",
-    "kernel_launch",
-    "copies",
-    "sampling",
-    "input_preparation",
-    "scheduling",
-    "unnamed_host_code",
-)
 #: Words in an engine's scope (last part of its text, any case) and the part of a bubble it stands for.
 SCOPES: Mapping[str, str] = {
     "sample": "sampling",
@@ -52,8 +44,10 @@ SCOPES: Mapping[str, str] = {
     "process_input_requests": "scheduling",
 }
 NO_LAUNCHES = "the capture records no launch calls"
-SPARSE = 8  # launch calls for each kernel from which sorting the kernels is cheaper than a place for each call
-NEVER = np.iinfo(np.int64).max
+MIN_LAUNCHES_PER_KERNEL_TO_SORT = (
+    8  # launch calls for each kernel from which sorting the kernels is cheaper than a place for each call
+)
+NO_KERNEL_NS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -79,20 +73,20 @@ class Tagged(Protocol):
         """GROUPS."""
 
 
-def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
+def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> HostSide:
     """JSON ``host``: the bubbles of pure decode gaps split by what the host did, ms (means over the devices).
 
     Keys: ``bubble_ms``, ``bubble_count``, ``bubble_ms_per_decode_step``, ``share_of_decode_pct`` (of the decode gaps),
-    ``parts_ms`` (PARTS, they sum to bubble_ms), ``dispatch_ms`` (between queued kernels: not the host's), and
+    ``parts_ms`` (they sum to bubble_ms), ``dispatch_ms`` (between queued kernels: not the host's), and
     ``launches_in_flight`` at the start of decode steps. Null with a reason where the capture holds no launch calls.
     """
     groups = tagged.groups
     decode = _decode_gaps(tagged)
     if time.opaque_graphs or not trace.launches.height or decode.is_empty() or not time.devices:
         why = NO_LAUNCHES if not trace.launches.height else "graph replays are opaque" if time.opaque_graphs else ""
-        return {"bubble_ms": None, "bubble_ms_reason": why or "no decode step follows another"}
+        return HostSide(bubble_ms=None, bubble_ms_reason=why or "no decode step follows another")
     group_of = {d: g for g, devices in groups.select("group", "devices").iter_rows() for d in devices}
-    parts = dict.fromkeys(PARTS, 0.0)
+    parts = dict.fromkeys(HostParts.__struct_fields__, 0)
     bubble_ns = dispatch_ns = count = 0
     per_step: list[npt.NDArray[np.float64]] = []
     devices = 0
@@ -119,16 +113,18 @@ def host_side(trace: Trace, tagged: Tagged, time: TimeResult) -> dict[str, Any]:
         own = Intervals(bubbles.start_ns, bubbles.end_ns)  # as idle intervals they are apart and in order
         per_step.append(own.measure_within(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / 1e6)
     scale = max(devices, 1) * 1e6
-    return {
-        "bubble_ms": bubble_ns / scale,
-        "bubble_count": round(count / max(devices, 1)),
-        "bubble_ms_per_decode_step": float(np.median(np.concatenate(per_step))) if per_step else None,
-        "share_of_decode_pct": 100 * bubble_ns / decode_ns if decode_ns else None,
-        "parts_ms": {name: ns / scale for name, ns in parts.items()},
-        "dispatch_ms": dispatch_ns / scale,
-        "scopes_seen": any(scopes.values()),
-        **_in_flight(trace, tagged.kernels, tagged.steps),
-    }
+    in_flight = _in_flight(trace, tagged.kernels, tagged.steps)
+    return HostSide(
+        bubble_ms=bubble_ns / scale,
+        bubble_count=round(count / max(devices, 1)),
+        bubble_ms_per_decode_step=float(np.median(np.concatenate(per_step))) if per_step else None,
+        share_of_decode_pct=100 * bubble_ns / decode_ns if decode_ns else None,
+        parts_ms=HostParts(**{name: ns / scale for name, ns in parts.items()}),
+        dispatch_ms=dispatch_ns / scale,
+        scopes_seen=any(scopes.values()),
+        launches_in_flight=in_flight,
+        launches_in_flight_reason=UNSET if in_flight is not None else NO_LAUNCHES,
+    )
 
 
 def _decode_gaps(tagged: Tagged) -> pl.DataFrame:
@@ -187,7 +183,7 @@ def _calls(trace: Trace) -> Calls:
 
 def _split(calls: Calls, scopes: Mapping[str, Mapping[int, Intervals]], bubbles: _Bubbles) -> dict[str, int]:
     """Nanoseconds of the bubbles by part; they sum to the bubbles' length."""
-    total = dict.fromkeys(PARTS, 0)
+    total = dict.fromkeys(HostParts.__struct_fields__, 0)
     for thread, mine in rows_by_value(bubbles.thread):
         rest = Intervals(bubbles.start_ns[mine], bubbles.end_ns[mine])
         low, high = int(rest.starts[0]), int(rest.ends[-1])
@@ -208,8 +204,8 @@ def _split(calls: Calls, scopes: Mapping[str, Mapping[int, Intervals]], bubbles:
     return total
 
 
-def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict[str, Any]:
-    """Launch calls made but not yet running when a pure decode step starts, over all devices."""
+def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> LaunchesInFlight | None:
+    """Launch calls made but not yet running when a pure decode step starts, over all devices; None without any."""
     decode = steps.filter((pl.col("phase").cast(pl.String) == "decode") & ~pl.col("excluded"))
     counts: list[npt.NDArray[np.int64]] = []
     called_ns = trace.launches["start_ns"].to_numpy()
@@ -228,19 +224,19 @@ def _in_flight(trace: Trace, kernels: pl.DataFrame, steps: pl.DataFrame) -> dict
         counts.append(np.searchsorted(called, at, side="right") - np.searchsorted(running, at, side="right"))
     values = np.concatenate(counts) if counts else np.zeros(0, dtype=np.int64)
     if not len(values):
-        return {"launches_in_flight": None, "launches_in_flight_reason": NO_LAUNCHES}
-    return {"launches_in_flight": {"p50": float(np.median(values)), "max": int(values.max())}}
+        return None
+    return LaunchesInFlight(p50=float(np.median(values)), max=int(values.max()))
 
 
 def _first_kernels(launch: npt.NDArray[np.int32], start_ns: Times, launches: int) -> tuple[Times, Times]:
     """The launch calls among ``launch``, rising, and the start of the first kernel of each, ns."""
-    if len(launch) * SPARSE < launches:  # one device of many
+    if len(launch) * MIN_LAUNCHES_PER_KERNEL_TO_SORT < launches:  # one device of many
         order = np.lexsort((start_ns, launch))
         launch, start_ns = launch[order], start_ns[order]
         leads = np.flatnonzero(np.diff(launch, prepend=-1))
         return launch[leads].astype(np.int64), start_ns[leads]
     # by place, since grouping a million launches takes far longer and more memory
-    first = np.full(launches, NEVER, dtype=np.int64)
+    first = np.full(launches, NO_KERNEL_NS, dtype=np.int64)
     np.minimum.at(first, launch, start_ns)
-    linked = np.flatnonzero(first < NEVER)
+    linked = np.flatnonzero(first < NO_KERNEL_NS)
     return linked, first[linked]

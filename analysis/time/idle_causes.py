@@ -15,24 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from ..numeric.grouping import places_of, rows_by_value, split_by
-from ..numeric.intervals import Intervals, Times, merge
+from ..numeric.intervals import Intervals, Times, latest_end_so_far, merge
 from ..numeric.row_chunks import stretches
 from ..records.tables import IDLE_CAUSES
 from ..records.trace import Trace
 from .device_kernels import DeviceKernels
 from .group_steps import GroupSteps, chain_decode_steps
 
-DISPATCH_NS = 10_000  # between kernels that are already queued; graph nodes show 1 to 2 us, eager kernels a few
-BETWEEN_REQUESTS_NS = 1_000_000  # a shorter pause before a prefill is the host's work, not a lack of requests
-QUIET_NS = 20_000_000  # the same where it is unknown whether anybody was decoding
-FEW_MATES = 7  # of a larger group the devices are merged once, not for each device anew
+MAX_DISPATCH_NS = 10_000  # between kernels that are already queued; graph nodes show 1 to 2 us, eager kernels a few
+MIN_BETWEEN_REQUESTS_NS = 1_000_000  # a shorter pause before a prefill is the host's work, not a lack of requests
+MIN_UNKNOWN_BETWEEN_REQUESTS_NS = 20_000_000  # the same where it is unknown whether anybody was decoding
+MAX_MATES_MERGED_EACH = 7  # of a larger group the devices are merged once, not for each device anew
 CAUSES: tuple[str, ...] = tuple(IDLE_CAUSES.categories.to_list())
 LAUNCH_BOUND, HOST_SYNC, WAITING_RANK, BETWEEN_REQUESTS, UNKNOWN = range(5)
 Codes = npt.NDArray[np.uint8]
@@ -113,7 +112,7 @@ class IdleContext:
         """When the other devices of a device's group worked; in a large group when any worked, itself included: asked
         only about time in which the device itself was idle, that is the same."""
         mates = [d for d in self.mates.get(device_index, ()) if d in busy]
-        if len(mates) <= FEW_MATES:
+        if len(mates) <= MAX_MATES_MERGED_EACH:
             return [busy[d] for d in mates]
         group = tuple(sorted((device_index, *mates)))
         if group not in self.together:
@@ -165,7 +164,7 @@ def find_idle(
     thread = np.full(len(free), -1, dtype=np.int64)
     for some in stretches(len(free)):  # nothing but the answers is kept of millions of calls
         call = _next_calls(operations, end[some])
-        known[some], short[some] = call.known, end[some] - begin[some] <= DISPATCH_NS
+        known[some], short[some] = call.known, end[some] - begin[some] <= MAX_DISPATCH_NS
         late[some] = call.known & (call.end_ns > begin[some])
         thread[some] = np.where(call.known, call.thread, -1)
         cause[some][late[some] | (call.known & short[some])] = LAUNCH_BOUND
@@ -179,7 +178,7 @@ def find_idle(
     rows = np.flatnonzero(may_wait)
     waits = rows[_mates_are_busy(Intervals(begin[rows], end[rows]), context.others_busy(device_index, busy))]
     cause[waits] = WAITING_RANK
-    long = np.flatnonzero(free.lengths >= BETWEEN_REQUESTS_NS)
+    long = np.flatnonzero(free.lengths >= MIN_BETWEEN_REQUESTS_NS)
     unserved = long[_between_requests(context.steps.get(device_index), begin[long], end[long])]
     sure = np.zeros(len(free), dtype=bool)
     sure[waits] = ~known[waits] | late[waits]
@@ -208,7 +207,7 @@ class _Operations:
     """Kernels, whole graphs or copies of a device in time order, and the rows of their launch calls (-1 = none)."""
 
     start_ns: Times
-    launch: npt.NDArray[np.signedinteger[Any]]
+    launch: npt.NDArray[np.integer]
     call_start_ns: Times
     call_end_ns: Times
     call_thread: Times
@@ -285,9 +284,9 @@ def _workless_steps(group: GroupSteps) -> dict[int, int]:
         first_before = gap < len(chain.closing) and row > chain.before[gap]
         held = float(chain.held[gap]) if first_before else float("nan")
         if held == 0:
-            shortest[int(group.index[row])] = BETWEEN_REQUESTS_NS
+            shortest[int(group.index[row])] = MIN_BETWEEN_REQUESTS_NS
         elif np.isnan(held):
-            shortest[int(group.index[row])] = QUIET_NS
+            shortest[int(group.index[row])] = MIN_UNKNOWN_BETWEEN_REQUESTS_NS
     return shortest
 
 
@@ -296,7 +295,7 @@ def _device_steps(mine: pl.DataFrame, workless: Mapping[int, Mapping[int, int]])
     shortest = [workless.get(g, {}).get(i, -1) for g, i in mine.select("group", "index").iter_rows()]
     return DeviceSteps(
         start_ns=mine["start_ns"].to_numpy(),
-        reach_ns=np.maximum.accumulate(mine["end_ns"].to_numpy()),
+        reach_ns=latest_end_so_far(mine["end_ns"].to_numpy()),
         workless_after_ns=np.array(shortest, dtype=np.int64),
     )
 
@@ -310,6 +309,6 @@ def _between_requests(steps: DeviceSteps | None, begin: Times, end: Times) -> np
     after = np.searchsorted(steps.start_ns, end, side="left")
     is_last = after == len(steps.start_ns)
     shortest = np.where(
-        is_last, BETWEEN_REQUESTS_NS, steps.workless_after_ns[np.minimum(after, len(steps.start_ns) - 1)]
+        is_last, MIN_BETWEEN_REQUESTS_NS, steps.workless_after_ns[np.minimum(after, len(steps.start_ns) - 1)]
     )
     return ~inside & (shortest >= 0) & (end - begin >= shortest)

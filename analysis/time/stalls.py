@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ from .token_gaps import DeviceUses, GroupGaps, find_gaps, gaps_frame
 
 
 @dataclass(frozen=True)
-class Run:
+class PrefillRun:
     """The longest run of steps without a token for requests that were waiting for one."""
 
     group: int
@@ -47,7 +46,7 @@ class StallResult:
     gaps: pl.DataFrame  # GAPS + reason
     stalls: pl.DataFrame  # STALLS
     prefill_without_waiters: Mapping[int, int]  # by group: gaps whose prefill steps held nobody
-    longest_run: Run | None
+    longest_run: PrefillRun | None
 
 
 def find_gaps_and_stalls(
@@ -218,7 +217,7 @@ def _reasons(
     gaps: GroupGaps, waits: _Waits, chosen: npt.NDArray[np.int64], no_tokens: npt.NDArray[np.bool_]
 ) -> list[str | None]:
     """Why numbers of the stalls are null, and their baselines; worked out once for all stalls that are alike."""
-    said: dict[tuple[Any, ...], str | None] = {}
+    said: dict[tuple[Baseline | None, bool, bool, bool, bool, bool], str | None] = {}
     no_requests = np.isnan(gaps.steps.count("decode_requests")[gaps.chain.closing[chosen]])
     held = gaps.chain.held[chosen]
     cases = zip(
@@ -265,7 +264,7 @@ def _reason(
     return "; ".join(reasons) or None
 
 
-def _longest_run(gaps: GroupGaps, waits: _Waits) -> list[Run]:
+def _longest_run(gaps: GroupGaps, waits: _Waits) -> list[PrefillRun]:
     """The longest run of prefill steps inside one gap that somebody waited through; empty if there is none."""
     candidates = np.flatnonzero(waits.prefill)
     if not len(candidates):
@@ -276,7 +275,7 @@ def _longest_run(gaps: GroupGaps, waits: _Waits) -> list[Run]:
     rows = rows[gaps.steps.is_prefill[rows]]
     held = gaps.chain.held[best]
     return [
-        Run(
+        PrefillRun(
             group=gaps.steps.group,
             steps=len(rows),
             start_ns=int(gaps.steps.start_ns[rows[0]]),

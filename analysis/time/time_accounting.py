@@ -26,7 +26,7 @@ from .idle_causes import IdleContext, IdleIntervals, find_idle
 OPAQUE = "graph replays are opaque: the kernels inside are not recorded, so idle time cannot be told from work"
 LOST = "graph replays left no kernel records: busy time is too low and idle time cannot be told from work"
 NO_TIMES = "the input holds durations but no times"
-LOST_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
+MAX_LOST_REPLAY_SHARE = 0.05  # of the graph launches; a replay at the capture's edge may lack its kernels
 
 
 class AccountingError(AssertionError):
@@ -191,7 +191,7 @@ def _lost_replays(trace: Trace, kernels: pl.DataFrame) -> bool:
     used = np.zeros(len(is_graph) + 1, dtype=bool)  # the last entry takes kernels without a launch
     used[kernels["launch"].to_numpy()] = True
     recorded = trace.graph_launches.select("process", "correlation_id").unique().height
-    return int((is_graph & ~used[:-1]).sum()) - recorded > LOST_SHARE * int(is_graph.sum())
+    return int((is_graph & ~used[:-1]).sum()) - recorded > MAX_LOST_REPLAY_SHARE * int(is_graph.sum())
 
 
 GraphRows = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]
@@ -274,7 +274,8 @@ def _device_time(
     count = kernel_sum = overlap = 0
     if kernels is not None:
         own = kernels.clipped(window)
-        count, kernel_sum = len(own.start_ns), int((own.end_ns - own.start_ns).sum())
+        count = _launches_of_sums(trace, device_index, window) if trace.holds_sums else len(own.start_ns)
+        kernel_sum = int((own.end_ns - own.start_ns).sum())
         overlap = kernel_sum - union_length_by_key(own.stream_key(), own.start_ns, own.end_ns)
     phase_ns = {name: part.total_ns for name, part in line.phases.items()}
     busy_ns, copy_ns, window_ns = line.busy.total_ns, line.copy_only.total_ns, window[1] - window[0]
@@ -302,6 +303,12 @@ def _device_time(
         same_stream_overlap_ns=overlap,
         reason=opaque_reason,
     )
+
+
+def _launches_of_sums(trace: Trace, device_index: int, window: tuple[int, int]) -> int:
+    """How many launches the kernel rows of a device in the window stand for."""
+    mine = (pl.col("device_index") == device_index) & (pl.col("end_ns") > window[0]) & (pl.col("start_ns") < window[1])
+    return trace.count_launches(trace.kernels.select(mine).to_series())
 
 
 def _ordinal(trace: Trace, device_index: int) -> int:

@@ -12,7 +12,6 @@ import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +20,7 @@ import polars as pl
 from ..numeric.intervals import EMPTY, Intervals, Measure, Times
 from ..records.tables import GAPS
 from .decode_baseline import Baseline, baselines
-from .group_steps import Chain, GroupSteps, chain_decode_steps
+from .group_steps import DecodeChain, GroupSteps, chain_decode_steps
 from .idle_causes import CAUSES
 from .time_accounting import AccountingError, DeviceTimeline, TimeResult
 
@@ -34,9 +33,10 @@ class GroupGaps:
     """The gaps of one group with what stalls need to know about them; all columns align with ``frame``'s rows."""
 
     steps: GroupSteps
-    chain: Chain
+    chain: DecodeChain
     baseline: list[Baseline]  # for the closing step's decode requests; only looked at where that step is mixed
-    columns: dict[str, Any]  # GAPS_WITH_REASON without ``stall``; NaN marks what cannot be told
+    columns: Mapping[str, npt.NDArray[np.generic]]  # GAPS without ``stall``; NaN marks what cannot be told
+    reasons: list[str | None]  # why a part cannot be told
 
     @property
     def start_ns(self) -> Times:
@@ -77,7 +77,7 @@ def find_gaps(steps: GroupSteps, time: TimeResult, uses: DeviceUses) -> GroupGap
         values[outside] = np.nan
     unsplit = steps.is_mixed[chain.closing] & np.array([b.ns is None for b in found], dtype=bool)
     counted = ~((chain.prefill_between > 0) & (chain.held == 0))
-    columns = {
+    columns: dict[str, npt.NDArray[np.generic]] = {
         "group": np.full(len(chain.closing), steps.group),
         "index": steps.index[chain.closing],
         "start_ns": start_ns,
@@ -86,27 +86,20 @@ def find_gaps(steps: GroupSteps, time: TimeResult, uses: DeviceUses) -> GroupGap
         **parts,
         "counted": counted,
         "decode_requests": requests,
-        "reason": [_reason(*row) for row in zip(found, unsplit.tolist(), outside.tolist(), strict=True)],
     }
-    return GroupGaps(steps, chain, found, columns)
+    reasons = [_reason(*row) for row in zip(found, unsplit.tolist(), outside.tolist(), strict=True)]
+    return GroupGaps(steps, chain, found, columns, reasons)
 
 
 def gaps_frame(groups: Sequence[GroupGaps], stall: Sequence[npt.NDArray[np.int32]]) -> pl.DataFrame:
     """GAPS_WITH_REASON of all groups; ``stall`` has each gap's row of the stalls, -1 for none."""
     if not groups:
         return pl.DataFrame(schema=GAPS_WITH_REASON)
-    columns: dict[str, Any] = {
-        name: np.concatenate([group.columns[name] for group in groups])
-        for name in groups[0].columns
-        if name != "reason"
-    }
-    columns["reason"] = list(itertools.chain.from_iterable(group.columns["reason"] for group in groups))
+    columns = {name: np.concatenate([group.columns[name] for group in groups]) for name in groups[0].columns}
     columns["stall"] = np.concatenate(stall)
-    series = (
-        pl.Series(name, columns[name], pl.String if name == "reason" else None, nan_to_null=name != "reason")
-        for name in GAPS_WITH_REASON
-    )
-    return pl.DataFrame([each.cast(GAPS_WITH_REASON[each.name]) for each in series])
+    series = [pl.Series(name, columns[name], nan_to_null=True).cast(dtype) for name, dtype in GAPS.items()]
+    reasons = itertools.chain.from_iterable(group.reasons for group in groups)
+    return pl.DataFrame([*series, pl.Series("reason", list(reasons), pl.String)])
 
 
 def _reason(baseline: Baseline, unsplit: bool, outside: bool) -> str | None:
@@ -117,7 +110,7 @@ def _reason(baseline: Baseline, unsplit: bool, outside: bool) -> str | None:
 
 def _mean_parts(
     steps: GroupSteps,
-    chain: Chain,
+    chain: DecodeChain,
     time: TimeResult,
     uses: DeviceUses,
     found: list[Baseline],

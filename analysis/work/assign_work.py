@@ -12,7 +12,7 @@ from ..models.model_shape import ModelShape
 from ..phases import PhaseResult
 from ..records.options import Options
 from ..records.trace import Trace
-from ..records.work import Traffic, Measured, Roofline, Model, WorkTrust
+from ..records.work import Measured, Model, Roofline, Traffic, WorkTrust
 from .aggregate.fill_frames import fill_frames
 from .aggregate.ideal_times import ideal_times
 from .aggregate.kernel_sums import group_sums
@@ -67,7 +67,8 @@ def assign_work(
     lengths = kv_lengths(phases.steps, choice.shape.sliding_window if choice.shape is not None else None)
     work, measured = join_measured(given, computed_work(given, choice, lengths))
     work = replace(work, ideal=ideal_times(work, ceilings))
-    sums, why = group_sums(phases, work), RowReasons(common_ceiling(ceilings), choice)
+    launches = trace.launch_counts["launch_count"].to_numpy() if trace.holds_sums else None
+    sums, why = group_sums(phases, work, launches), RowReasons(common_ceiling(ceilings), choice)
     op_classes = op_class_table(sums, why)
     by_kernel = kernel_table(given, sums, why)
     filled = fill_frames(given, work, choice, lengths)

@@ -9,7 +9,7 @@ import polars as pl
 from msgspec import UNSET, structs
 
 from ..models.model_shape import kv_bytes_per_token, parameters_active, parameters_total
-from ..records.work import Traffic, Model
+from ..records.work import Model, Traffic
 from .aggregate.fill_frames import FilledFrames
 from .kernel_work import KernelWork
 from .kv_lengths.step_kv_lengths import KvLengths, padded_prefill

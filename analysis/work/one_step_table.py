@@ -9,6 +9,7 @@ import polars as pl
 from ..records.errors import CannotAnswerError, UsageError
 from ..records.tables import OP_CLASSES, PHASES
 from ..records.trace import Schema, Trace
+from ..records.usable_steps import USABLE_STEP
 
 MEDIANS = {"median-decode": "decode", "median-prefill": "prefill"}
 
@@ -90,7 +91,7 @@ def _choose(which: str, steps: pl.DataFrame) -> _ChosenStep:
 def _matching(which: str, steps: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """The steps that ``which`` may mean, and which of them it is."""
     if which in MEDIANS:
-        kind = steps.filter((pl.col("phase") == MEDIANS[which]) & ~pl.col("partial") & ~pl.col("excluded"))
+        kind = steps.filter((pl.col("phase") == MEDIANS[which]) & USABLE_STEP)
         if not len(kind):
             raise CannotAnswerError(f"--step {which}: the capture holds no whole {MEDIANS[which]} step.")
         kind = kind.filter(pl.col("device_index") == pl.col("device_index").min())

@@ -42,8 +42,9 @@ def place_kernels(given: WorkInput, choice: ModelChoice, lengths: KvLengths) -> 
     places = identify_places(launched, StepKinds(step_part.to_numpy(), cut), kind=kind)
     place, inside = places.code, step >= 0
     place[names.expert_sum[name] & inside] = PLACE_CODE["expert_sum"]
-    routes = (op == OP_CODE["moe_routing"]) & (names.pass_place[name] > 0) & inside
-    place[routes] = names.pass_place[name[routes]]
+    # a sampler's place is known only behind the head; any other pass over a table has its place by its name
+    passes = (op != OP_CODE["sampling"]) & (names.pass_place[name] > 0) & inside
+    place[passes] = names.pass_place[name[passes]]
     contradictions = () if choice.rank is None else _name_by_shape(place, names, name, inside, choice.rank)
     return PlacedKernels(
         place=place,

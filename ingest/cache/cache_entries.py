@@ -30,7 +30,7 @@ from ...analysis.records.inputs_read import input_at
 _INDEX = "index"
 _TRIES = 8  # at replacing an entry that others replace too
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST, *((errno.EACCES,) if os.name == "nt" else ()))
-_PACKAGE = Path(__file__).parents[2]
+_PACKAGE = Path(__file__).resolve().parents[2]  # by its real path, whatever links the install goes through
 _SOURCES = (".py", ".toml")
 
 

@@ -7,6 +7,7 @@ things in different categories (``grid`` is a list on a kernel and program text 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -80,6 +81,7 @@ _OP_ARG = msgspec.json.Decoder(OpArgs)
 _OP_ARGS = msgspec.json.Decoder(list[OpArgs])
 _GPU_FIELDS = {field.encode_name: field for field in msgspec.structs.fields(GpuArgs)}
 _LATEST_NS = 1 << 62  # the year 2116; the sum of two such times still fits
+_MOST_DIGITS = 19  # of a time in us: more are beyond _LATEST_NS
 _INT32 = range(-(1 << 31), 1 << 31)
 
 
@@ -110,7 +112,11 @@ def nanoseconds(texts: Sequence[bytes]) -> pl.Series:
 
 def _decimal_ns(text: str) -> int | None:
     try:
-        ns = int((Decimal(text) * 1000).to_integral_value())
+        number = Decimal(text)
+        # by the exponent first: 1e900000 is a number of 900,000 digits, which take a minute to write out
+        if not number.is_finite() or number.adjusted() > _MOST_DIGITS:
+            return None
+        ns = int((number * 1000).to_integral_value())
     except (InvalidOperation, OverflowError, ValueError):
         return None
     return ns if abs(ns) < _LATEST_NS else None
@@ -218,7 +224,7 @@ class Columns:
         """Rank, device, context, stream and correlation; the event's pid and tid stand in for device and stream."""
         owners = [self._owner(event.pid) for event in events]
         device = [
-            integer(owner[1]) if arg.device is None else arg.device for owner, arg in zip(owners, args, strict=True)
+            _device(owner[1] if arg.device is None else arg.device) for owner, arg in zip(owners, args, strict=True)
         ]
         stream = [
             integer(event.tid) if arg.stream is None else arg.stream for event, arg in zip(events, args, strict=True)
@@ -286,7 +292,7 @@ class Columns:
             {
                 **self._times(events),
                 "rank": pl.Series([owner[0] for owner in owners], dtype=pl.Int64),
-                "device": pl.Series([integer(owner[1]) for owner in owners], dtype=pl.Int64),
+                "device": pl.Series([_device(owner[1]) for owner in owners], dtype=pl.Int64),
                 "stream": pl.Series([integer(event.tid) for event in events], dtype=pl.Int64),
                 "text_id": pl.Series(self.texts.encode(_names(events)), dtype=pl.UInt32),
             }
@@ -312,7 +318,7 @@ class Columns:
 
     def _metadata(self, event: Event) -> None:
         if event.name == "process_name":
-            args = msgspec.json.decode(event.args)
+            args = _loose(event.args)
             if isinstance(args, dict) and isinstance(args.get("name"), str):
                 self.process_names[str(event.pid)] = args["name"]
 
@@ -336,8 +342,16 @@ def _joined(events: list[Event]) -> bytes:
     return b"[" + b",".join([bytes(event.args) for event in events]) + b"]"
 
 
+def _loose(raw: msgspec.Raw) -> Any:
+    """The value of a JSON text; a number beyond what 64 bits hold becomes infinite, or null where it is whole."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.ValidationError:
+        return json.loads(bytes(raw), parse_int=lambda digits: int(digits) if len(digits) <= _MOST_DIGITS else None)
+
+
 def _tolerant(raw: msgspec.Raw) -> GpuArgs:
-    args = msgspec.json.decode(raw)
+    args = _loose(raw)
     if not isinstance(args, dict):
         return GpuArgs()
     values: dict[str, Any] = {}
@@ -374,6 +388,12 @@ def _item(values: list[int] | None, place: int) -> int | None:
     if values is None or len(values) <= place or values[place] not in _INT32:
         return None
     return values[place]
+
+
+def _device(value: Any) -> int | None:
+    """A device number; None where it is none, or beyond 32 bits."""
+    number = integer(value)
+    return number if number is not None and number in _INT32 else None  # None in a range walks all of it
 
 
 _LABELLED = re.compile(r"^\[(?P<label>[^\]]+)\]\s*(?P<number>.*)$")  # sglang's merged traces: "[TP03] 251"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from ...analysis.records.errors import CannotAnswerError
 from ...analysis.records.trace import API_CALLS, COPIES, FRAMES, KERNELS, LAUNCHES, NAMES, RANGES, TEXTS, Schema, check
 from ..api_names import GRAPH_LAUNCH, KERNEL_LAUNCH, kind_of_call, plain_name
 from ..short_names import short_name
@@ -55,14 +56,24 @@ class _Text:
         return pl.DataFrame({"text_id": range(len(self.codes)), "text": list(self.codes)}, schema=dict(TEXTS))
 
 
-def assemble(columns: Columns, facts: Mapping[str, Any]) -> Frames:
-    """Build the frames; times become ns since the session start (the profiler's own start where it is recorded)."""
+def assemble(columns: Columns, facts: Mapping[str, Any], source_name: str) -> Frames:
+    """Build the frames; times become ns since the session start (the profiler's own start where it is recorded).
+
+    Raises CannotAnswerError where no kernel has a time that can be true.
+    """
     rejected: dict[str, int] = {}
     notes: list[str] = []
     frames = {
         kind: _sound(columns.frame(kind), kind, rejected)
         for kind in ("kernel", "copy", "call", "annotation", "gpu_annotation", "op")
     }
+    if frames["kernel"].is_empty():
+        why = "; ".join(f"{rows:,} rows: {reason}" for reason, rows in rejected.items() if reason.startswith("kernel "))
+        raise CannotAnswerError(
+            f"{source_name} has no kernel with a time that can be true ({why}). The profiler did not collect the GPU's "
+            "times, or another program wrote the file: record it again, and check that other traces of this server have "
+            "durations."
+        )
     origin, duration = _session(columns, frames)
     frames = {kind: _shifted(frame, origin) for kind, frame in frames.items()}
     text = _Text(dict(columns.texts.codes))
@@ -221,7 +232,7 @@ def _kernels(frame: pl.DataFrame, calls: Mapping[str, pl.DataFrame], index_of: p
     frame = _placed(frame, index_of)
     node = _id("graph_node_id")
     kernels = frame.with_columns(
-        pl.col("context", "stream").fill_null(-1).cast(pl.Int32, strict=False),
+        pl.col("context", "stream").cast(pl.Int32, strict=False).fill_null(-1),
         _id("correlation").alias("correlation_id"),
         pl.col("registers", "shared_memory_bytes").cast(pl.Int32, strict=False),
         pl.lit(0, dtype=pl.Int32).alias("cluster_size"),
@@ -249,7 +260,7 @@ def _copies(frame: pl.DataFrame, text: _Text, index_of: pl.DataFrame) -> pl.Data
     frame = _placed(frame, index_of)
     return _as(
         frame.with_columns(
-            pl.col("context", "stream").fill_null(-1).cast(pl.Int32, strict=False),
+            pl.col("context", "stream").cast(pl.Int32, strict=False).fill_null(-1),
             _id("correlation").alias("correlation_id"),
             pl.col("text_id").replace_strict(kind_of, return_dtype=pl.String).alias("kind"),
             _id("graph_node_id").alias("graph_node_id"),
@@ -290,7 +301,7 @@ def _ranges(
     if gpu.height:
         gpu = gpu.join(index_of, on=["rank", "device"], how="left", maintain_order="left").with_columns(
             pl.col("device_index").fill_null(-1),
-            pl.col("stream").fill_null(-1).cast(pl.Int32, strict=False),
+            pl.col("stream").cast(pl.Int32, strict=False).fill_null(-1),
             pl.col("process").fill_null(0),
             pl.lit(-1, dtype=pl.Int64).alias("thread"),
             pl.lit(-1, dtype=pl.Int64).alias("end_thread"),

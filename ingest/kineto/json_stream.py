@@ -3,7 +3,8 @@
 A trace of 1 GB must not become 1 GB of text plus its objects, so the text is read in blocks (through gzip where the
 magic says so), cut between two events and decoded batch by batch. A cut is right exactly when the text before it is
 a valid list of events; the decoder is therefore the judge of every cut, and no state machine over quotes and braces
-is needed. The facts may stand before the array (where the profiler writes most of them) or behind it.
+is needed. The facts may stand before the array (where the profiler writes most of them) or behind it. What is held at
+once is bounded: a few MB of gzip can be gigabytes of blanks, or of one text, which no profiler writes.
 
 Known slips of writers are mended when, and only when, a batch does not decode: bytes that are not UTF-8, and the bare
 words ``nan`` and ``inf`` that a division by a zero duration leaves behind.
@@ -23,12 +24,17 @@ import msgspec
 from ...analysis.records.errors import NotACaptureError
 
 BLOCK_BYTES = 16 << 20
+MOST_FACTS_BYTES = 64 << 20  # before the first event; profilers write a few kB
+MOST_EVENT_BYTES = 128 << 20  # of one event, and of all that stands behind the last one
+HEAD_BYTES = 1 << 20
 GZIP_MAGIC = b"\x1f\x8b"
 
 Event = TypeVar("Event")
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_ARRAY_KEY_BYTES = 4096  # that a key and the blanks behind it may be cut in
 _BETWEEN_EVENTS = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\{}]*"\s*:)')
+_TOO_DEEP = "brackets are nested more than a thousand deep"
 _BARE_WORD = re.compile(rb"(:\s*)[-+]?(?:nan|inf(?:inity)?)\b(?=\s*[,}])", re.IGNORECASE)
 
 
@@ -44,7 +50,7 @@ def inflate_head(head: bytes) -> bytes:
     if not head.startswith(GZIP_MAGIC):
         return head
     try:
-        return zlib.decompressobj(wbits=31).decompress(head)
+        return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
     except zlib.error:
         return b""
 
@@ -52,11 +58,20 @@ def inflate_head(head: bytes) -> bytes:
 class EventStream(Generic[Event]):
     """Batches of events of one trace file, and ``facts`` (the other keys of the file) once all batches are read."""
 
-    def __init__(self, path: Path, event_type: type[Event], *, block_bytes: int = BLOCK_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        event_type: type[Event],
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        most_facts_bytes: int = MOST_FACTS_BYTES,
+        most_event_bytes: int = MOST_EVENT_BYTES,
+    ) -> None:
         """Read ``path``; events are decoded into ``event_type``, a ``msgspec.Struct``."""
         self.facts: dict[str, Any] = {}
         self._path = path
         self._block_bytes = block_bytes
+        self._most_facts_bytes, self._most_event_bytes = most_facts_bytes, most_event_bytes
         self._batch = msgspec.json.Decoder(list[event_type])  # type: ignore[valid-type]
         self._read_bytes = 0
 
@@ -69,7 +84,9 @@ class EventStream(Generic[Event]):
                 buffer += text
                 events, buffer = self._cut(buffer)
                 if events is None:  # no cut is valid: the array ended here, or the text is broken
-                    block *= 2
+                    if len(buffer) > self._most_event_bytes:
+                        raise self._too_long(f"one event longer than {self._most_event_bytes:,} bytes")
+                    block = min(2 * block, max(block, self._most_event_bytes // 4))
                     continue
                 block = self._block_bytes
                 yield events
@@ -88,15 +105,17 @@ class EventStream(Generic[Event]):
         buffer = b""
         while True:
             text = self._read(file, min(self._block_bytes, 1 << 20))
-            buffer += text
-            stripped = buffer.lstrip(b"\xef\xbb\xbf \t\r\n")
-            if stripped.startswith(b"["):  # the array form of the format: events only
-                return stripped[1:]
-            found = _ARRAY.search(buffer)
+            seen = max(0, len(buffer) - _ARRAY_KEY_BYTES)
+            buffer = buffer + text if buffer else text.lstrip(b"\xef\xbb\xbf \t\r\n")
+            if buffer.startswith(b"["):  # the array form of the format: events only
+                return buffer[1:]
+            found = _ARRAY.search(buffer, seen)
             if found:
                 before = buffer[: found.start()].lstrip(b"\xef\xbb\xbf").rstrip().rstrip(b",") + b"}"
                 self.facts.update(self._decode_facts(before))
                 return buffer[found.end() :]
+            if self._read_bytes > self._most_facts_bytes:
+                raise self._too_long(f"no event in its first {self._most_facts_bytes:,} bytes")
             if not text:
                 raise NotACaptureError(
                     f"{self._path.name} is JSON without a 'traceEvents' array, so it is no PyTorch-profiler trace "
@@ -117,6 +136,8 @@ class EventStream(Generic[Event]):
             return self._batch.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass
+        except RecursionError as error:
+            raise self._damaged(_TOO_DEEP, self._read_bytes - len(text)) from error
         try:
             return self._batch.decode(mend(text))
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -130,10 +151,12 @@ class EventStream(Generic[Event]):
             try:
                 parts = msgspec.json.decode(candidate, type=dict[str, msgspec.Raw])
                 events = self._batch.decode(parts.pop("traceEvents"))
+                self.facts.update({key: msgspec.json.decode(value) for key, value in parts.items()})
+            except RecursionError as error:
+                raise self._damaged(_TOO_DEEP, self._read_bytes - len(buffer)) from error
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 failure = error
                 continue
-            self.facts.update({key: msgspec.json.decode(value) for key, value in parts.items()})
             return events
         raise self._damaged(str(failure), self._read_bytes - len(buffer)) from failure
 
@@ -141,9 +164,17 @@ class EventStream(Generic[Event]):
         for candidate in (text, mend(text)):
             try:
                 return msgspec.json.decode(candidate, type=dict[str, Any])
+            except RecursionError as error:
+                raise self._damaged(_TOO_DEEP, 0) from error
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 failure = error
         raise self._damaged(str(failure), 0) from failure
+
+    def _too_long(self, what: str) -> NotACaptureError:
+        return NotACaptureError(
+            f"{self._path.name} has {what}, which no profiler writes: it is no PyTorch-profiler trace, or it is damaged. "
+            "Export it again with prof.export_chrome_trace()."
+        )
 
     def _damaged(self, why: str, good_bytes: int) -> NotACaptureError:
         return NotACaptureError(

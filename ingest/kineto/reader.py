@@ -56,7 +56,7 @@ def read(path: Path, *, progress: Callable[[str], None] | None = None) -> Trace:
             progress(f"{events:,} trace events read")
     if not columns.count("kernel"):
         raise _without_kernels(path, columns, stream.facts)
-    frames = assemble(columns, stream.facts)
+    frames = assemble(columns, stream.facts, path.name)
     _refuse_capture_only(path, frames)
     return build_trace(
         _capture(path, frames, columns, stream.facts),

@@ -24,7 +24,7 @@ from ...analysis.records.trace import (
 from ..short_names import short_name
 
 ROWS_FORMAT, SUMS_FORMAT = "nsys_stats", "nsys_stats_summary"
-MOST_LAUNCHES = 200_000_000  # more are beyond the memory of the machines this runs on
+LONGEST_NS = 10**18  # 30 years of GPU time: beyond it a table is no measurement, and its sums would not fit 64 bits
 _DEVICE = re.compile(r"^(?P<name>.*?)\s*\((?P<ordinal>\d+)\)\s*$")
 _OPERATION = re.compile(r"^\[(?:CUDA|cuda) ", re.IGNORECASE)
 _COPY_KINDS = (
@@ -100,28 +100,20 @@ def trace_of_rows(source_name: str, table: pl.DataFrame, projected: pl.DataFrame
     )
 
 
-def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
-    """A Trace in which each launch of a name lasts that name's mean, so that counts and totals are those of the table."""
-    read = table.with_columns(
-        pl.col("Total Time", "Instances").cast(pl.Int64, strict=False), pl.col("Name").cast(pl.String)
-    )
-    # a GPU cannot launch a kernel more often than once a nanosecond: anything else is no count
-    sound = (pl.col("Instances") > 0) & (pl.col("Total Time") >= pl.col("Instances")) & pl.col("Name").is_not_null()
-    table = read.filter(sound)
-    if table.is_empty() or int(table["Instances"].sum()) > MOST_LAUNCHES:
-        raise CannotAnswerError(f"{source_name} lists no kernel with a count and a time that can be true.")
-    device_column = next((column for column in ("Device ID", "Device", "Rank") if column in table.columns), None)
-    device = (
-        table[device_column].cast(pl.Int32, strict=False).fill_null(0)
-        if device_column
-        else pl.Series([0] * table.height)
-    )
+def sums_by_name(source_name: str, table: pl.DataFrame) -> Trace:
+    """A Trace of ``cuda_gpu_kern_sum`` (times in ns): a kernel row is a sum, its launches are in ``launch_counts``.
+
+    The launches of a name are taken to last its mean. Where the total does not divide by their number, two rows hold it:
+    some launches last a nanosecond longer, so that counts and totals are those of the table.
+    """
+    table, rejected = _sound_sums(source_name, table)
+    ordinals = _device_of_sums(table).to_numpy()
     instances, totals = table["Instances"].to_numpy(), table["Total Time"].to_numpy()
-    row = np.repeat(np.arange(table.height), instances)
-    place = np.arange(row.size) - np.repeat(np.cumsum(instances) - instances, instances)
-    # The mean, with the nanoseconds that do not divide given to the first ones.
-    duration = (totals // instances)[row] + (place < (totals % instances)[row])
-    ordinals = device.to_numpy()
+    mean, longer = totals // instances, totals % instances
+    launches = np.column_stack([longer, instances - longer]).ravel()
+    row = np.repeat(np.arange(table.height), 2)[launches > 0]
+    duration = (np.column_stack([mean + 1, mean]).ravel() * launches)[launches > 0]
+    launches = launches[launches > 0]
     distinct = table["Name"].unique().sort()
     codes = table.select(_codes("Name", distinct))["Name"].to_numpy()
     indices = {int(ordinal): index for index, ordinal in enumerate(np.unique(ordinals))}
@@ -142,7 +134,7 @@ def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
             "device_index": device_index.astype(np.int32),
             "name_id": codes[row].astype(np.uint32),
             **{
-                name: pl.Series(values, dtype=pl.Float64).fill_nan(None).cast(pl.Int32)
+                name: pl.Series(values, dtype=pl.Float64).fill_nan(None).cast(pl.Int32, strict=False)
                 for name, values in grids.items()
             },
         }
@@ -151,6 +143,9 @@ def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
         pl.lit(None, dtype=pl.Int32).alias("registers"),
         pl.lit(None, dtype=pl.Int32).alias("shared_memory_bytes"),
     )
+    # several devices: their rows are sorted into each other, and the counts go with them
+    ordered = kernels.select(pl.col(name).cast(dtype) for name, dtype in KERNELS.items())
+    ordered = ordered.with_columns(pl.Series("launch_count", launches, dtype=pl.Int64)).sort(list(KERNELS))
     devices = [
         {"device_index": index, "device": ordinal, "process": 0, "mapping": "none"}
         for ordinal, index in indices.items()
@@ -161,20 +156,38 @@ def kernels_end_to_end(source_name: str, table: pl.DataFrame) -> Trace:
             format=SUMS_FORMAT,
             product="Nsight Systems (kernel summary)",
             duration_ns=int(end.max()),
-            rejected_rows={"kernel without a sound count and time": read.height - table.height}
-            if read.height > table.height
-            else {},
+            rejected_rows=rejected,
             tables_missing=("launches", "graphs", "ranges", "copies"),
             notes=(
-                "Read from sums by kernel name: launches are laid end to end, each as long as its name's mean. Totals and "
-                "counts are exact; medians, gaps, steps and stalls are not in the table.",
+                "Read from sums by kernel name: each launch is taken to last its name's mean. Totals and counts are exact; "
+                "medians, gaps, steps and stalls are not in the table.",
             ),
         ),
         gaps_in_evidence=(_NO_ORDER,),
         names=_names(distinct),
-        kernels=_ordered(kernels, KERNELS),
+        kernels=ordered.drop("launch_count"),
+        launch_counts=ordered.select("launch_count"),
         devices=pl.DataFrame(devices, schema=dict(DEVICES)),
     )
+
+
+def _sound_sums(source_name: str, table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    """The rows with a name, a count and a time that can be true, and how many others there are."""
+    read = table.with_columns(
+        pl.col("Total Time", "Instances").cast(pl.Int64, strict=False), pl.col("Name").cast(pl.String)
+    )
+    # a GPU cannot launch a kernel more often than once a nanosecond: anything else is no count
+    sound = (pl.col("Instances") > 0) & (pl.col("Total Time") >= pl.col("Instances")) & pl.col("Name").is_not_null()
+    kept = read.filter(sound & (pl.col("Total Time") <= LONGEST_NS))
+    if kept.is_empty() or float(kept["Total Time"].cast(pl.Float64).sum()) > LONGEST_NS:
+        raise CannotAnswerError(f"{source_name} lists no kernel with a count and a time that can be true.")
+    rejected = read.height - kept.height
+    return kept, {"kernel without a sound count and time": rejected} if rejected else {}
+
+
+def _device_of_sums(table: pl.DataFrame) -> pl.Series:
+    column = next((column for column in ("Device ID", "Device", "Rank") if column in table.columns), None)
+    return table[column].cast(pl.Int32, strict=False).fill_null(0) if column else pl.Series([0] * table.height)
 
 
 _ABSENT = {

@@ -7,22 +7,24 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
+
+from msgspec import structs
 
 from ...analysis.gates import parse_gate
+from ...analysis.numeric.number_text import plural
 from ...analysis.option_files import files_of_options
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError, UsageError
 from ...analysis.records.inputs_read import remember_inputs
 from ...analysis.records.options import Options
 from ...ingest.temporary_copies import remove_left_folders
-from ..number_text import plural
 from ..progress import Progress
 from ..table_files import check_table, write_table
 from ..whole_files import check_target, write_whole
-from .archive_row import ANALYSED, COLUMNS, runs_frame
+from .archive_row import ANALYSED, COLUMNS, ArchiveRow, runs_frame
 from .find_captures import Found, find_captures
 from .finished_rows import RowStore
 from .local_workers import LocalRunner, estimate
@@ -30,7 +32,6 @@ from .one_capture import Task, options_digest, task_key
 from .path_labels import LabelPattern
 from .runs_in_files import NOT_ONE_RUN, find_runs
 
-Row = dict[str, Any]
 _TABLES = ("runs.parquet", "runs.csv")  # in full; without what only other commands read
 
 
@@ -52,7 +53,7 @@ class BatchRequest:
 class Runner(Protocol):
     """Runs tasks somewhere and yields (index, row) as they finish."""
 
-    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, Row]]:
+    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, ArchiveRow]]:
         """Yield one row for every task, exactly once."""
         ...
 
@@ -86,14 +87,13 @@ def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True)
         store.clear()
     try:
         rows = _run_all(request, captures, store, kept, quiet=quiet)
-        _name_duplicates(rows)
+        rows = _with_duplicates_named(rows)
         captures, rows = _with_runs(request, captures, rows, store, kept, quiet=quiet)
     finally:  # of workers that had to be killed
         store.sweep()
         remove_left_folders()
-    for row, found in zip(rows, captures, strict=True):
-        row.update(labels.match(found.relative) if labels else {})
-    _write(request, rows, labels.names if labels else [])
+    told = [labels.match(found.relative) for found in captures] if labels else []
+    _write(request, rows, {name: [each[name] for each in told] for name in (labels.names if labels else ())})
     store.clear()
     if not quiet:
         _say(rows, request.out)
@@ -101,17 +101,17 @@ def run_batch(request: BatchRequest, *, quiet: bool = False, color: bool = True)
 
 
 def _run_all(
-    request: BatchRequest, captures: list[Found], store: RowStore, kept: dict[str, Row], *, quiet: bool
-) -> list[Row]:
+    request: BatchRequest, captures: list[Found], store: RowStore, kept: dict[str, ArchiveRow], *, quiet: bool
+) -> list[ArchiveRow]:
     digest = options_digest(request.options, request.gates)
-    rows: dict[int, Row] = {}
+    rows: dict[int, ArchiveRow] = {}
     tasks: list[tuple[int, Task]] = []
     for index, found in enumerate(captures):
         report = request.out / "reports" / found.report_name
         task = Task(found, report, request.options, request.gates, request.cache)
         old = kept.get(task_key(_content(found), task, digest)) if kept else None
-        if old is not None and Path(old["report"]).name == found.report_name:
-            rows[index] = dict(old)
+        if old is not None and Path(old.report or "").name == found.report_name:
+            rows[index] = old
         else:
             tasks.append((index, task))
     started = time.monotonic()
@@ -119,25 +119,31 @@ def _run_all(
     with Progress(enabled=not quiet) as progress:
         progress.stage(f"analysing {estimate(0, len(tasks), started)}")
         for index, row in _runner(request).run(tasks) if tasks else ():
-            if row["fingerprint"] and row["state"] != NOT_ONE_RUN:
-                row["key"] = task_key(row["fingerprint"], by_index[index], digest)
-                store.keep(row)
             rows[index] = row
+            if row.fingerprint and row.state != NOT_ONE_RUN:
+                rows[index] = structs.replace(row, key=task_key(row.fingerprint, by_index[index], digest))
+                store.keep(rows[index])
             progress.stage(f"analysing {estimate(len(rows) - len(captures) + len(tasks), len(tasks), started)}")
     return [rows[index] for index in range(len(captures))]
 
 
 def _with_runs(
-    request: BatchRequest, captures: list[Found], rows: list[Row], store: RowStore, kept: dict[str, Row], *, quiet: bool
-) -> tuple[list[Found], list[Row]]:
+    request: BatchRequest,
+    captures: list[Found],
+    rows: list[ArchiveRow],
+    store: RowStore,
+    kept: dict[str, ArchiveRow],
+    *,
+    quiet: bool,
+) -> tuple[list[Found], list[ArchiveRow]]:
     """Captures and rows, with those of the runs that lie in several of the files, in the order of their names."""
     runs = find_runs(captures, rows)
     if not runs:
         return captures, rows
     of_runs = _run_all(request, runs, store, kept, quiet=quiet)
-    _name_duplicates(of_runs)
+    of_runs = _with_duplicates_named(of_runs)
     pairs = [*zip(captures, rows, strict=True)]
-    pairs += [(f, r) for f, r in zip(runs, of_runs, strict=True) if r["state"] != NOT_ONE_RUN]
+    pairs += [(f, r) for f, r in zip(runs, of_runs, strict=True) if r.state != NOT_ONE_RUN]
     pairs.sort(key=lambda pair: pair[0].relative)
     return [found for found, _ in pairs], [row for _, row in pairs]
 
@@ -158,48 +164,48 @@ def _runner(request: BatchRequest) -> Runner:
     return LocalRunner(request.jobs or cores)
 
 
-def _name_duplicates(rows: list[Row]) -> None:
-    """Say of every file with the same content as an earlier one which that is."""
+def _with_duplicates_named(rows: list[ArchiveRow]) -> list[ArchiveRow]:
+    """The rows, those of a file with the same content as an earlier one with that one's name."""
     first: dict[str, str] = {}
+    named = []
     for row in rows:
-        content = row["fingerprint"]
-        row["duplicate_of"] = first.setdefault(content, row["file"]) if content else None
-        if row["duplicate_of"] == row["file"]:
-            row["duplicate_of"] = None
+        of = first.setdefault(row.fingerprint, row.file) if row.fingerprint else row.file
+        named.append(structs.replace(row, duplicate_of=None if of == row.file else of))
+    return named
 
 
-def _write(request: BatchRequest, rows: list[Row], labels: list[str]) -> None:
+def _write(request: BatchRequest, rows: list[ArchiveRow], labels: Mapping[str, list[str | None]]) -> None:
     from .index_page import render_index
 
     frame = runs_frame(rows, labels)
     for table, shown in zip(_TABLES, (frame, frame.drop("profile", "key")), strict=True):
         write_table(shown, request.out / table)
-    write_whole(request.out / "index.html", render_index(frame, labels))
+    write_whole(request.out / "index.html", render_index(frame, list(labels)))
 
 
-def batch_exit_code(rows: list[Row]) -> int:
+def batch_exit_code(rows: list[ArchiveRow]) -> int:
     """3 when any row is not analysed or a gate could not look, else 1 when a gate failed, else 0."""
-    if any(row["state"] not in ANALYSED or row["gate"] == "could not look" for row in rows):
+    if any(row.state not in ANALYSED or row.gate == "could not look" for row in rows):
         return 3
-    return 1 if any(row["gate"] == "failed" for row in rows) else 0
+    return 1 if any(row.gate == "failed" for row in rows) else 0
 
 
-def short_reason(row: Row) -> str:
+def short_reason(row: ArchiveRow) -> str:
     """Why a row is not analysed, without the file's name and the list of formats, which a list of files need not repeat."""
-    reason = re.sub(r" Looked for: .*?\.(?= |$)", "", row["reason"] or "")
-    return reason.removeprefix(f"{Path(row['file']).name} ")
+    reason = re.sub(r" Looked for: .*?\.(?= |$)", "", row.reason or "")
+    return reason.removeprefix(f"{Path(row.file).name} ")
 
 
-def _say(rows: list[Row], out: Path) -> None:
+def _say(rows: list[ArchiveRow], out: Path) -> None:
     from ..terminal import plain
 
-    states = Counter(row["state"] for row in rows)
+    states = Counter(row.state for row in rows)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common())
     print(f"{plural(len(rows), 'capture')}: {told}")
     for row in rows:
-        if row["state"] not in ANALYSED:
-            print(plain(f"  {row['state']}: {row['file']}: {short_reason(row)}"))
-        elif row["gate"] in ("failed", "could not look"):
-            print(plain(f"  gate {row['gate']}: {row['file']}: {row['gate_detail']}"))
+        if row.state not in ANALYSED:
+            print(plain(f"  {row.state}: {row.file}: {short_reason(row)}"))
+        elif row.gate in ("failed", "could not look"):
+            print(plain(f"  gate {row.gate}: {row.file}: {row.gate_detail}"))
     print(f"Written {out / 'index.html'}, {out / 'runs.csv'}, {out / 'runs.parquet'}")
     sys.stdout.flush()

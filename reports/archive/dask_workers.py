@@ -13,10 +13,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from ...analysis.records.errors import CannotAnswerError, UsageError
-from .archive_row import refused_row
+from .archive_row import ArchiveRow, refused_row
 from .one_capture import Task, analyse_capture
 
 _RETRIES = 3
@@ -42,7 +41,7 @@ class DaskRunner:
         self._address = address
         self._workers_seen = self._looked = time.monotonic()
 
-    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, ArchiveRow]]:
         """Yield one row for every task, exactly once.
 
         Raises CannotAnswerError where the scheduler is lost, or there are no workers for a while.
@@ -63,7 +62,7 @@ class DaskRunner:
                     time.sleep(_POLL_SECONDS)
                 for future, result in ready:
                     index, task = futures[future]
-                    if isinstance(result, dict):
+                    if isinstance(result, ArchiveRow):
                         yield index, result
                     elif future.status == "error":
                         yield index, _refused(task, result[1])
@@ -97,7 +96,7 @@ class DaskRunner:
         )
 
 
-def _refused(task: Task, error: BaseException) -> dict[str, Any]:
+def _refused(task: Task, error: BaseException) -> ArchiveRow:
     return refused_row(task.found.relative, None, "could not look", f"its worker failed {_RETRIES + 1} times: {error}")
 
 

@@ -7,14 +7,16 @@ folder goes. ``--resume`` reads both. A row counts only while its report is ther
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import orjson
 import polars as pl
+from msgspec import DecodeError, ValidationError, convert
+from msgspec.json import decode, encode
 
 from ..whole_files import remove_temporaries, write_whole
+from .archive_row import ArchiveRow
 
 
 class RowStore:
@@ -24,22 +26,24 @@ class RowStore:
         self._folder = folder
         self._rows = folder / ".rows"
 
-    def load(self) -> dict[str, dict[str, Any]]:
+    def load(self) -> dict[str, ArchiveRow]:
         """Every row that an earlier batch kept, by its key; damaged ones are ignored (they are done again)."""
-        kept: dict[str, dict[str, Any]] = {}
+        rows = [*self._rows_of_table(), *self._rows_of_files()]
+        return {row.key: row for row in rows if row.key and self._has_report(row.report)}
+
+    def _rows_of_table(self) -> list[ArchiveRow]:
         table = self._folder / "runs.parquet"
-        if table.exists():
-            try:
-                kept |= {row["key"]: row for row in pl.read_parquet(table).iter_rows(named=True) if row.get("key")}
-            except (pl.exceptions.PolarsError, OSError, KeyError):
-                kept = {}
+        if not table.exists():
+            return []
+        try:
+            return convert(pl.read_parquet(table).to_dicts(), list[ArchiveRow])
+        except (pl.exceptions.PolarsError, OSError, ValidationError):
+            return []
+
+    def _rows_of_files(self) -> Iterator[ArchiveRow]:
         for path in sorted(self._rows.glob("*.json")) if self._rows.exists() else []:
-            try:
-                row = orjson.loads(path.read_bytes())
-                kept[row["key"]] = row
-            except (OSError, orjson.JSONDecodeError, KeyError, TypeError):
-                continue
-        return {k: row for k, row in kept.items() if self._has_report(row.get("report"))}
+            with suppress(OSError, DecodeError):
+                yield decode(path.read_bytes(), type=ArchiveRow)
 
     def _has_report(self, report: object) -> bool:
         """Whether a row's report is there, as a file of this archive: a table of others may name any path."""
@@ -47,10 +51,9 @@ class RowStore:
             return False
         return (self._folder / report).is_file()
 
-    def keep(self, row: dict[str, Any]) -> None:
+    def keep(self, row: ArchiveRow) -> None:
         """Keep one finished row."""
-        content = orjson.dumps(row, option=orjson.OPT_NON_STR_KEYS)
-        write_whole(self._rows / f"{row['key']}.json", content, ours=lambda _: True)  # its name is a digest
+        write_whole(self._rows / f"{row.key}.json", encode(row), ours=lambda _: True)  # its name is a digest
 
     def clear(self) -> None:
         """Forget the kept rows (all of them are in the table now, or a batch starts anew)."""

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import numpy as np
 import polars as pl
 
+from ...analysis.numeric.number_text import AT_LEAST, is_known, number, plural
 from ...analysis.records.version import __version__
-from ..number_text import AT_LEAST, is_known, number, plural
 from ..pages import render_page
 from .archive_row import ANALYSED
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..commands.command_ending import StoppedError, signals_raise
-from .archive_row import refused_row
+from .archive_row import ArchiveRow, refused_row
 from .one_capture import Task
 
 _POLL_SECONDS = 0.2
@@ -28,8 +28,6 @@ _ENDING_SECONDS = 3.0  # that workers have to remove what they were writing
 _MEMORY_SHARE = 0.85  # of what is available when the batch starts
 _SMALLEST_LIMIT = 1 << 30
 _PRELOAD = ["trace_analyze.reports.archive.preload", "trace_analyze.reports.archive.one_capture"]
-
-Row = dict[str, Any]
 
 
 @dataclass
@@ -47,7 +45,7 @@ class LocalRunner:
     memory_limit: int | None = None  # bytes for all workers together; None = from what is available
     _active: list[_Active] = field(default_factory=list)
 
-    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, Row]]:
+    def run(self, tasks: Sequence[tuple[int, Task]]) -> Iterator[tuple[int, ArchiveRow]]:
         """Yield one row for every task, exactly once; stops every worker when left early."""
         whole = self.memory_limit or max(int(_available_memory() * _MEMORY_SHARE), _SMALLEST_LIMIT)
         share = max(whole // self.jobs, _SMALLEST_LIMIT)
@@ -64,7 +62,7 @@ class LocalRunner:
         jobs: int,
         limit: int,
         defer: Callable[[tuple[int, Task]], None] | None,
-    ) -> Iterator[tuple[int, Row]]:
+    ) -> Iterator[tuple[int, ArchiveRow]]:
         by_index = dict(tasks)
         waiting = list(reversed(tasks))
         while waiting or self._active:
@@ -89,9 +87,9 @@ class LocalRunner:
         sender.close()
         self._active.append(_Active(index, process, receiver))
 
-    def _finish(self, active: _Active, task: Task) -> Row:
+    def _finish(self, active: _Active, task: Task) -> ArchiveRow:
         try:
-            row: Row = active.receiver.recv()
+            row: ArchiveRow = active.receiver.recv()
         except EOFError:
             active.process.join()
             code = active.process.exitcode or 0
@@ -149,7 +147,7 @@ def _end_with_the_batch() -> None:
     os._exit(128 + signal.SIGTERM)
 
 
-def _refused(task: Task, reason: str) -> Row:
+def _refused(task: Task, reason: str) -> ArchiveRow:
     return refused_row(task.found.relative, None, "could not look", reason)
 
 

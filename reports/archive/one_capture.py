@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ...analysis.records.errors import CannotAnswerError, TraceAnalyzeError
 from ...analysis.records.options import Options
-from .archive_row import analysed_row, refused_row
+from .archive_row import ArchiveRow, analysed_row, refused_row
 from .find_captures import Found
 
 
@@ -24,7 +23,7 @@ class Task:
     cache: Path | None = None
 
 
-def analyse_capture(task: Task) -> dict[str, Any]:
+def analyse_capture(task: Task) -> ArchiveRow:
     """Analyse one capture, write its report whole, return its row. Never raises for a bad file.
 
     The row is the last thing that happens: where it exists, the report is there.

@@ -78,7 +78,7 @@ def _profile(path: Path, request: CompareRequest, *, quiet: bool) -> Profile:
                 analyze_capture(Capture(path), request.options, cache=request.cache, progress=progress.stage)
             )
         except CannotAnswerError as error:
-            return Profile(path.name, {}, "could_not_look", {}, {}, {}, (str(error),))
+            return Profile(path.name, None, "could_not_look", {}, {}, {}, (str(error),))
 
 
 def baseline_profile(name: str, archive: Path) -> Profile:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...analysis.advice.capture_contents import Diagnosis, SizeEstimate, diagnose
+from ...analysis.numeric.number_text import scaled, whole
 from ...analysis.road import Capture, read_capture
-from ..number_text import scaled, whole
 from ..progress import Progress
 from ..screen import Screen
 from ..terminal import plain

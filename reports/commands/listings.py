@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from ..number_text import is_known, number
+from ...analysis.numeric.number_text import is_known, number
 from ..screen import Screen
 
 _GAP = "  "

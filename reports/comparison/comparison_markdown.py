@@ -3,48 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from ...analysis.compare import Comparison
 from ...analysis.compare.compare_runs import Change
+from ...analysis.compare.run_profile import JsonObject
 from ...analysis.gates import GateResult
+from ...analysis.numeric.number_text import AT_LEAST, is_known, number
 from ...analysis.records.version import __version__
 from ..markdown import escape, gate_lines, table
-from ..number_text import AT_LEAST, is_known, number
 
 SCOPE = (
     "The verdict is on step times at equal batch and KV length; the numbers as measured also show what the runs served."
 )
 HEADLINE_KEYS = (
-    ("decode_step_ms", "p50", "decode step p50, ms"),
-    ("decode_step_ms", "p99", "decode step p99, ms"),
-    ("inter_token_gap_ms", "p99", "inter-token gap p99, ms"),
-    ("decode_mbu_kernel_pct", None, "decode MBU over kernel time, %"),
-    ("prefill_mfu_kernel_pct", None, "prefill MFU over kernel time, %"),
-    ("stall_ms", None, "stalls, ms"),
-    ("gpu_idle_ms", None, "GPU idle, ms"),
+    (("decode_step_ms", "p50"), "decode step p50, ms"),
+    (("decode_step_ms", "p99"), "decode step p99, ms"),
+    (("inter_token_gap_ms", "p99"), "inter-token gap p99, ms"),
+    (("decode_mbu_kernel_pct",), "decode MBU over kernel time, %"),
+    (("prefill_mfu_kernel_pct",), "prefill MFU over kernel time, %"),
+    (("stall_ms",), "stalls, ms"),
+    (("gpu_idle_ms",), "GPU idle, ms"),
 )
 
 
-def headline_rows(comparison: Comparison) -> list[tuple[str, str, str, str]]:
-    """(what, before, after, change in %) of the numbers people ask for first; '' where not known."""
+@dataclass(frozen=True)
+class HeadlineRow:
+    """One of the numbers people ask for first, as measured; '' where it is not known."""
+
+    what: str
+    before: str
+    after: str
+    change: str  # in %
+
+    def cells(self) -> list[str]:
+        """The row of a table."""
+        return [self.what, self.before, self.after, self.change]
+
+
+def headline_rows(comparison: Comparison) -> list[HeadlineRow]:
+    """The numbers people ask for first, before and after."""
     rows = []
-    for key, part, title in HEADLINE_KEYS:
-        values = []
-        for source in (comparison.before.summary, comparison.after.summary, comparison.delta):
-            value = source.get(key)
-            values.append((value or {}).get(part) if part else value)
-        before, after, change = (number(v) if is_known(v) else "" for v in values)
-        if key == "decode_mbu_kernel_pct":
-            before = _at_least(before, comparison.before.summary)
-            after = _at_least(after, comparison.after.summary)
-        rows.append((title, before, after, f"{values[2]:+.1f}%" if change else ""))
+    for path, title in HEADLINE_KEYS:
+        before, after = (_number_at(run.summary, path) for run in (comparison.before, comparison.after))
+        change = _number_at(comparison.delta, path)
+        rows.append(
+            HeadlineRow(
+                title,
+                _shown(before, path, comparison.before.summary),
+                _shown(after, path, comparison.after.summary),
+                f"{change:+.1f}%" if change is not None else "",
+            )
+        )
     return rows
 
 
-def _at_least(text: str, summary: Mapping[str, Any]) -> str:
-    """A lower bound says so (KV lengths are not known)."""
-    return AT_LEAST + text if text and summary.get("decode_mbu_is_lower_bound") else text
+def _number_at(found: JsonObject, path: Sequence[str]) -> float | None:
+    """The number under nested keys; None where there is none."""
+    value: object = found
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, int | float) and is_known(value) else None
+
+
+def _shown(value: float | None, path: Sequence[str], summary: JsonObject) -> str:
+    """The number, '' where it is not known; a lower bound says so (KV lengths are not known)."""
+    bound = path == ("decode_mbu_kernel_pct",) and summary.get("decode_mbu_is_lower_bound")
+    return "" if value is None else (AT_LEAST if bound else "") + number(value)
 
 
 def deciding_changes(comparison: Comparison, most: int = 12) -> list[Change]:
@@ -64,7 +89,7 @@ def comparison_markdown(comparison: Comparison, gates: Sequence[GateResult] = ()
         "",
         SCOPE,
         "",
-        *table(["As measured", "before", "after", "change"], [list(row) for row in headline_rows(comparison)]),
+        *table(["As measured", "before", "after", "change"], [row.cells() for row in headline_rows(comparison)]),
     ]
     changes = deciding_changes(comparison)
     if changes:

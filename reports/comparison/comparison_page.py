@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
+from ...analysis.numeric.number_text import milliseconds, number
 from ...analysis.records.version import __version__
-from ..number_text import milliseconds, number
 from ..pages import render_page
-from .comparison_json import change_row
+from .comparison_json import ChangeRow, change_row
 from .comparison_markdown import SCOPE, headline_rows
 
 _SHOWN = 200  # changes; the JSON has all
@@ -31,7 +30,7 @@ def comparison_html(comparison: Comparison, gates: Sequence[GateResult] = ()) ->
         after=comparison.after,
         identity=_identity(comparison),
         scope=SCOPE,
-        numbers=headline_rows(comparison),
+        numbers=[row.cells() for row in headline_rows(comparison)],
         min_change=f"{comparison.min_change_pct:g}",
         n_tests=len(changes),
         changes=[_shown(change_row(c)) for c in changes[:_SHOWN]],
@@ -44,8 +43,9 @@ def comparison_html(comparison: Comparison, gates: Sequence[GateResult] = ()) ->
 def _identity(comparison: Comparison) -> list[tuple[str, str, str, bool]]:
     before, after = comparison.before, comparison.after
     rows = []
-    for key in dict.fromkeys([*before.identity, *after.identity]):
-        a, b = before.identity.get(key), after.identity.get(key)
+    sides = [dict(run.identity or {}) for run in (before, after)]
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        a, b = (side.get(key) for side in sides)
         shown = ["not known" if v is None else str(v) for v in (a, b)]
         rows.append((key.replace("_", " "), shown[0], shown[1], None not in (a, b) and a != b))
     for phase in dict.fromkeys([*before.phases, *after.phases]):
@@ -54,13 +54,13 @@ def _identity(comparison: Comparison) -> list[tuple[str, str, str, bool]]:
     return rows
 
 
-def _shown(row: dict[str, Any]) -> dict[str, Any]:
+def _shown(row: ChangeRow) -> dict[str, object]:
     return {
-        **row,
-        "kind": row["kind"].replace("_", " "),
-        "before": number(row["before_ms"]),
-        "after": number(row["after_ms"]),
-        "change": f"{row['change_pct']:+.1f}%",
-        "interval": f"{row['low_pct']:+.1f} to {row['high_pct']:+.1f}%",
-        "t_text": f"{row['t']:+.1f}",
+        **dict(row),
+        "kind": row.kind.replace("_", " "),
+        "before": number(row.before_ms),
+        "after": number(row.after_ms),
+        "change": f"{row.change_pct:+.1f}%",
+        "interval": f"{row.low_pct:+.1f} to {row.high_pct:+.1f}%",
+        "t_text": f"{row.t:+.1f}",
     }

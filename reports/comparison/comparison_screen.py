@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ...analysis.compare import Comparison
 from ...analysis.gates import GateResult
-from ..number_text import number
+from ...analysis.numeric.number_text import number
 from ..screen import Screen
 from ..terminal import plain
 from .comparison_markdown import SCOPE, deciding_changes, headline_rows
@@ -29,7 +29,7 @@ def print_comparison(
     console.print()
     grid = _grid("as measured", "before", "after", "change")
     for row in headline_rows(comparison):
-        grid.add_row(*(cell or "-" for cell in row))
+        grid.add_row(*(cell or "-" for cell in row.cells()))
     console.print(grid)
     changes = deciding_changes(comparison)
     if changes:

@@ -32,8 +32,9 @@ def _environment() -> jinja2.Environment:
 
 def render_html(analysis: Analysis) -> str:
     """The report of ``analysis`` as one HTML document."""
+    from ...analysis.numeric import number_text as fmt
     from ...analysis.records.version import __version__
-    from .. import number_text as fmt
+    from ..first_screen.six_numbers import six_numbers, spread_text
     from ..timeline import timeline_payload
     from . import first_screen, identity
     from . import page_assets as bundle
@@ -46,7 +47,6 @@ def render_html(analysis: Analysis) -> str:
     below = sections(analysis, drawn=roofline(analysis))
     tables = [table for section in below for table in section.tables]
     gaps, command = first_screen.undetermined(analysis)
-    verdict = analysis.trust.verdict
     timeline = timeline_payload(analysis)
     return (
         _environment()
@@ -63,10 +63,10 @@ def render_html(analysis: Analysis) -> str:
             sentence=analysis.summary.headline,
             identity=identity.identity(analysis),
             trust=identity.trust(analysis),
-            verdict=verdict,
-            verdict_reasons=identity.verdict_reasons(analysis),
-            headlines=first_screen.six_numbers(analysis),
-            gap_text=first_screen.spread_text(analysis.summary.inter_token_gap_ms),
+            verdict=analysis.trust.verdict,
+            verdict_reasons=analysis.trust.verdict_reasons,
+            headlines=six_numbers(analysis),
+            gap_text=spread_text(analysis.summary.inter_token_gap_ms),
             picture=picture(analysis),
             top=first_screen.top_tables(analysis),
             findings=analysis.findings[:5],

@@ -6,11 +6,15 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...analysis.gpus.run_ceilings import main_dtype, peak_of
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.devices import Device
-from ...analysis.records.trust import Clocks
-from .. import number_text as fmt
-from ..ceilings import main_dtype, peak_of
+from ...analysis.records.trust import Clocks, Trust
+from .. import key_text
+from ..first_screen.six_numbers import short_source
+
+MAX_UNTAGGED_PCT = 20  # of GPU time; more without any evidence of its phase is a reason for care
 
 
 @dataclass(frozen=True)
@@ -46,21 +50,20 @@ def identity(analysis: Analysis) -> list[Fact]:
 def _gpu_facts(analysis: Analysis) -> list[Fact]:
     if not analysis.devices:
         return [Fact("GPU", fmt.NOT_KNOWN, "no device with kernels")]
-    by_name: dict[str, list[Device]] = {}
+    by_name: dict[str | None, list[Device]] = {}
     for device in analysis.devices:
-        by_name.setdefault(device.gpu_name or fmt.NOT_KNOWN, []).append(device)
+        by_name.setdefault(device.gpu_name or None, []).append(device)
     facts = []
     for name, group in by_name.items():
         first = group[0]
         count = f"{len(group)} × " if len(group) > 1 else ""
-        source = first.gpu_source
-        named = name if name != fmt.NOT_KNOWN else f"device{'s' if len(group) > 1 else ''} of unknown make"
-        facts.append(Fact("GPU", f"{count}{named}", f"named by {source}" if source else "not named by the capture"))
-        why = short_source(first.ceiling_source) or (first.ceiling_reason or "")
-        facts.append(Fact("Ceilings", ceilings_text(first, main_dtype(analysis)), why))
-        others = first.candidates
-        if len(others) > 1:
-            facts.append(Fact("Could also be", ", ".join(map(str, others)), "the capture does not say which"))
+        named = name or f"device{'s' if len(group) > 1 else ''} of unknown make"
+        how = f"named by {first.gpu_source}" if first.gpu_source else "not named by the capture"
+        facts.append(Fact("GPU", f"{count}{named}", how))
+        why = short_source(first.ceiling_source) or first.ceiling_reason or ""
+        facts.append(Fact("Ceilings", ceilings_text(first, main_dtype(analysis.kernel_table)), why))
+        if len(first.candidates) > 1:
+            facts.append(Fact("Could also be", ", ".join(first.candidates), "the capture does not say which"))
     return facts
 
 
@@ -68,25 +71,19 @@ def ceilings_text(device: Device, dtype: str | None) -> str:
     """Peak FLOP rate for ``dtype`` (else the highest) and bandwidth of one device, as one line."""
     peak, name = peak_of(device, dtype)
     parts = [f"{name} {fmt.number(peak)} TFLOP/s dense"] if peak else []
-    bandwidth = device.memory_bandwidth_gbps
-    if fmt.is_known(bandwidth):
-        parts.append(f"{fmt.number(bandwidth)} GB/s")
+    if device.memory_bandwidth_gbps is not None:
+        parts.append(f"{fmt.number(device.memory_bandwidth_gbps)} GB/s")
     return ", ".join(parts) or fmt.NOT_KNOWN
-
-
-def short_source(source: str | None) -> str:
-    """Where a ceiling came from, without the document's own number (that is in the section on ceilings)."""
-    return str(source or "").split(":")[0]
 
 
 def _model_facts(analysis: Analysis) -> list[Fact]:
     serving, model = analysis.trace.capture.serving, analysis.model
     facts = []
-    engine = serving.engine or analysis.trust.engine or ""
+    engine = serving.engine or analysis.trust.engine
     facts.append(Fact("Engine", " ".join(x for x in (engine, serving.engine_version) if x) or fmt.NOT_KNOWN))
     name = model.get("name") or serving.model
     source = model.get("source") or ("capture" if serving.model else "")
-    dtype = " ".join(str(model[k]) for k in ("weight_dtype",) if model.get(k)) or serving.dtype or ""
+    dtype = str(model.get("weight_dtype") or serving.dtype or "")
     shown = " ".join(x for x in (str(name) if name else fmt.NOT_KNOWN, dtype) if x)
     facts.append(Fact("Model", shown, _how_known(str(source)) if source and name else str(model.get("reason") or "")))
     parallel = model.get("tensor_parallel") or serving.tensor_parallel
@@ -97,14 +94,14 @@ def _model_facts(analysis: Analysis) -> list[Fact]:
 
 def _how_known(source: str) -> str:
     """``from command line``, ``recognised``."""
-    return source if source.startswith("recogni") else f"from {fmt.label(source)}"
+    return source if source.startswith("recogni") else f"from {key_text.label(source)}"
 
 
 def trust(analysis: Analysis) -> list[Fact]:
     """What the numbers rest on; ``bad`` marks what a reviewer would stop at."""
-    known, facts = analysis.trust, []
+    known = analysis.trust
     present, used = known.devices_present, known.devices_with_kernels
-    facts.append(Fact("Devices with kernels", f"{used} of {present}", bad=used < present))
+    facts = [Fact("Devices with kernels", f"{used} of {present}", bad=used < present)]
     per_step, layers = known.kernels_per_step, known.layers
     if per_step is not None:
         opaque = layers is not None and per_step < layers
@@ -115,6 +112,12 @@ def trust(analysis: Analysis) -> list[Fact]:
     if known.node_tracing_inflates_decode:
         facts.append(Fact("Graph tracing", "by node", "slows decode steps"))
     facts.append(_clock_fact(known.clocks))
+    return facts + _losses(known)
+
+
+def _losses(known: Trust) -> list[Fact]:
+    """What is missing from the capture, and what contradicts itself."""
+    facts = []
     if known.launches_without_kernel:
         facts.append(Fact("Launch calls without a kernel", fmt.whole(known.launches_without_kernel)))
     if known.lost_events:
@@ -122,13 +125,7 @@ def trust(analysis: Analysis) -> list[Fact]:
     if known.rejected_rows:
         shown = "; ".join(f"{fmt.whole(n)} {reason}" for reason, n in known.rejected_rows.items())
         facts.append(Fact("Rows left out", shown))
-    facts += [Fact("Contradiction", text, bad=True) for text in known.contradictions_in_words]
-    return facts
-
-
-def verdict_reasons(analysis: Analysis) -> list[str]:
-    """Why the verdict is not ``good``, as the analysis says it."""
-    return list(analysis.trust.verdict_reasons)
+    return facts + [Fact("Contradiction", text, bad=True) for text in known.contradictions_in_words]
 
 
 def _evidence_fact(shares: Mapping[str, float], *, stepless: bool) -> list[Fact]:
@@ -137,19 +134,19 @@ def _evidence_fact(shares: Mapping[str, float], *, stepless: bool) -> list[Fact]
     if not total:
         return []
     parts = [(k, v / total * 100) for k, v in shares.items() if v > 0]
-    text = ", ".join(f"{fmt.label(k)} {fmt.percent(v)}" for k, v in sorted(parts, key=lambda p: -p[1]))
+    text = ", ".join(f"{key_text.label(k)} {fmt.percent(v)}" for k, v in sorted(parts, key=lambda p: -p[1]))
     untagged = sum(v for k, v in parts if k == "none")
-    return [
-        Fact(
-            "Phases by evidence", text.replace("none", "no evidence"), "of GPU time", bad=untagged > 20 and not stepless
-        )
-    ]
+    bad = untagged > MAX_UNTAGGED_PCT and not stepless
+    return [Fact("Phases by evidence", text.replace("none", "no evidence"), "of GPU time", bad=bad)]
 
 
 def _clock_fact(clocks: Clocks | None) -> Fact:
     """The SM clock the run had, or that none was captured."""
-    if clocks is None or clocks.sm_clock_mhz is None:
-        return Fact("Clocks", "not captured", clocks.reason or "" if clocks is not None else "")
-    label = fmt.split_key("sm_clock_mhz")[0]
-    text = f"{label} {fmt.by_key('sm_clock_mhz', clocks.sm_clock_mhz)}"
-    return Fact("Clocks", text, f"from {fmt.label(clocks.source)}" if clocks.source else "")
+    if clocks is None:
+        return Fact("Clocks", "not captured")
+    clock = clocks.sm_clock_mhz
+    text = (
+        f"{key_text.split_key('sm_clock_mhz')[0]} {key_text.by_key('sm_clock_mhz', clock)}" if clock is not None else ""
+    )
+    note = clocks.reason or (f"from {key_text.label(clocks.source)}" if clocks.source else "")
+    return Fact("Clocks", text or "not captured", note)

@@ -8,25 +8,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import number_text as fmt
+from ...analysis.numeric import number_text as fmt
+from .. import key_text
 from .labels import HIDDEN, LABELS
 from .sortable_tables import Column, Table, numbers, texts
 
-Fact = tuple[str, fmt.Text]
+Fact = tuple[str, key_text.Text]
 MANY = 4  # rows from which on a column of mostly dashes is not worth its width
 
 
 def key_words(key: str) -> tuple[str, str, str]:
     """(label, unit, kind of number) of a JSON key."""
-    return LABELS.get(key) or fmt.split_key(key)
+    return LABELS.get(key) or key_text.split_key(key)
 
 
-def shown(key: str, value: Any) -> fmt.Text:
+def shown(key: str, value: Any) -> key_text.Text:
     """The text of a value under its key."""
     _, unit, kind = key_words(key)
     if isinstance(value, str) and key.endswith(("source", "schedule", "not_used")):
-        return fmt.Text(fmt.label(value))
-    return fmt.by_unit(value, unit, kind)
+        return key_text.Text(key_text.label(value))
+    return key_text.by_unit(value, unit, kind)
 
 
 def _is_hidden(key: str, mapping: Mapping[str, Any]) -> bool:
@@ -48,12 +49,12 @@ def facts_of(mapping: Mapping[str, Any], *, prefix: str = "") -> list[Fact]:
             out += facts_of(_with_unit(name, value), prefix=f"{heading}: ")
         elif _is_list(value):
             if value and not isinstance(value[0], Mapping):
-                out.append((heading, fmt.Text(_joined(name, value))))
+                out.append((heading, key_text.Text(_joined(name, value))))
         else:
-            text, why = shown(name, value), fmt.reason_for(mapping, name)
+            text, why = shown(name, value), key_text.reason_for(mapping, name)
             if not text.known and not why:
                 continue  # nothing is known and nothing is said
-            out.append((heading, fmt.Text(text.text, text.unit, why, text.known)))
+            out.append((heading, key_text.Text(text.text, text.unit, why, text.known)))
     return out
 
 
@@ -116,7 +117,7 @@ def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:
         if kind == "ns":
             values = [None if v is None else v / 1e6 for v in values]
         show = (lambda v: fmt.scaled(v, unit)) if kind == "si" else fmt.number
-        reasons = [fmt.reason_for(row, key) or str(row.get("reason") or "") for row in rows]
+        reasons = [key_text.reason_for(row, key) or str(row.get("reason") or "") for row in rows]
         return numbers(key, label, values, unit="" if kind == "si" else unit, show=show, reasons=reasons)
     words = [None if v is None else _joined(key, v) if _is_list(v) else shown(key, v).text for v in values]
     return texts(key, label, words, kind="phase" if key == "phase" else "text")
@@ -124,7 +125,7 @@ def _column(key: str, rows: Sequence[Mapping[str, Any]]) -> Column:
 
 def _with_unit(key: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     """A mapping of numbers under a key with a unit (``phase_ms: {...}``): the unit goes to its members."""
-    suffix = fmt.unit_suffix(key)
+    suffix = key_text.unit_suffix(key)
     return {k if k == "n" else f"{k}{suffix}": v for k, v in value.items()} if suffix else value
 
 

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...analysis.gpus.run_ceilings import CeilingInUse, ceilings_in_use
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
-from ..ceilings import ceilings_in_use, ridge_of
+from .. import key_text
 
 LEFT, RIGHT, TOP, BOTTOM = 62, 738, 22, 370
 LARGEST = 17  # radius of the point that took the most time
@@ -72,21 +73,21 @@ def _drawable(point: Mapping[str, Any]) -> bool:
     return all(fmt.is_known(v) and v > 0 for v in values)  # type: ignore[operator]
 
 
-def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[Mapping[str, Any]]) -> tuple[Axis, Axis]:
-    intensities = [p["arithmetic_intensity"] for p in points] + [ridge_of(c) * 3 for c in ceilings] + [1.0]
-    rates = [p["tflops"] for p in points] + [c["peak_tflops"] * 1.4 for c in ceilings]
+def _axes(points: Sequence[Mapping[str, Any]], ceilings: Sequence[CeilingInUse]) -> tuple[Axis, Axis]:
+    intensities = [p["arithmetic_intensity"] for p in points] + [c.ridge * 3 for c in ceilings] + [1.0]
+    rates = [p["tflops"] for p in points] + [c.peak_tflops * 1.4 for c in ceilings]
     low = [math.log10(min(v)) - 0.25 for v in (intensities, rates)]
     high = [math.log10(max(v)) + 0.2 for v in (intensities, rates)]
     floor = max(low[0], high[0] - 6), max(low[1], high[1] - 6)
     return Axis(floor[0], high[0], LEFT, RIGHT), Axis(floor[1], high[1], BOTTOM, TOP)
 
 
-def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[str, Any]:
-    ridge, peak, bandwidth = ridge_of(ceiling), ceiling["peak_tflops"], ceiling["bandwidth_gbps"]
+def _ceiling(ceiling: CeilingInUse, x: Axis, y: Axis, order: int) -> dict[str, Any]:
+    ridge, peak, bandwidth = ceiling.ridge, ceiling.peak_tflops, ceiling.bandwidth_gbps
     # the slope starts where it enters the frame, from the left or from below
     start = max(10**x.low, 10**y.low * 1e3 / bandwidth)
     label = start * (ridge / start) ** 0.45
-    names = "/".join(str(d) for d in ceiling["dtypes"] if d)
+    names = "/".join(ceiling.dtypes)
     return {
         "path": f"M{x.at(start)} {y.at(start * bandwidth / 1e3)}L{x.at(ridge)} {y.at(peak)}H{RIGHT}",
         "ridge_x": x.at(ridge),
@@ -102,7 +103,7 @@ def _ceiling(ceiling: Mapping[str, Any], x: Axis, y: Axis, order: int) -> dict[s
 
 def _point(point: Mapping[str, Any], x: Axis, y: Axis, longest: float) -> dict[str, Any]:
     ms = point.get("total_ms") or 0
-    name = fmt.label(str(point.get("op_class") or "kernels"))
+    name = key_text.label(str(point.get("op_class") or "kernels"))
     phase = str(point.get("phase") or "unknown")
     intensity, rate = point["arithmetic_intensity"], point["tflops"]
     title = (

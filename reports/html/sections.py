@@ -8,9 +8,11 @@ from typing import Any
 
 import polars as pl
 
+from ...analysis.gpus.run_ceilings import main_dtype
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
-from ..ceilings import main_dtype
+from .. import key_text
+from ..short_names import shorten
 from .first_screen import ratio_column
 from .identity import ceilings_text
 from .json_objects import Fact, facts_of, table_of, tables_of
@@ -80,7 +82,7 @@ def _work_table(table_id: str, caption: str, table: pl.DataFrame, *, named: bool
     head = [names("name", "Kernel", get("short_name").to_list(), get("name").to_list())] if named else []
     columns = [
         *head,
-        texts("op_class", "Class", [fmt.label(x) for x in get("op_class")]),
+        texts("op_class", "Class", [key_text.label(x) for x in get("op_class")]),
         texts("phase", "Phase", get("phase").cast(pl.String).to_list(), kind="phase"),
         numbers("count", "Count", get("count").to_list()),
         numbers("count_per_step", "Per step", get("count_per_step").to_list()),
@@ -105,7 +107,7 @@ def _work_table(table_id: str, caption: str, table: pl.DataFrame, *, named: bool
             numbers("sm_coverage_pct", "SMs used", get("sm_coverage_pct").to_list(), unit="%"),
             numbers("tail_waste_pct", "Tail", get("tail_waste_pct").to_list(), unit="%", help="share of SM time idle in the last wave"),
         ]  # fmt: skip
-    columns.append(texts("reason", "Note", [fmt.shorten(r, 160) for r in reasons]))
+    columns.append(texts("reason", "Note", [shorten(r, 160) for r in reasons]))
     spare = (
         "count",
         "in_mixed_ms",
@@ -125,7 +127,7 @@ def _shares(evidence: Any) -> str:
     if not isinstance(evidence, Mapping):
         return ""
     parts = sorted(((k, v) for k, v in evidence.items() if v), key=lambda p: -p[1])
-    return ", ".join(f"{fmt.label(k)} {v * 100:.0f}%" if v < 0.995 else fmt.label(k) for k, v in parts)
+    return ", ".join(f"{key_text.label(k)} {v * 100:.0f}%" if v < 0.995 else key_text.label(k) for k, v in parts)
 
 
 def _kernels(analysis: Analysis) -> Section:
@@ -153,23 +155,22 @@ def _groups(analysis: Analysis) -> Section:
     """One row per group of devices, where there are several."""
     if len(analysis.group_summaries) < 2:
         return Section("groups", "Groups")
-    rows = []
-    for group in analysis.group_summaries:
-        rows.append(
-            {
-                "group": group.group,
-                "kind": group.kind,
-                "devices": group.devices,
-                "step_count": group.step_count,
-                "decode_step_p50_ms": group.decode_step_ms.p50,
-                "gap_p50_ms": group.inter_token_gap_ms.p50,
-                "gap_p99_ms": group.inter_token_gap_ms.p99,
-                "decode_mbu_kernel_pct": group.decode_mbu_kernel_pct,
-                "prefill_mfu_kernel_pct": group.prefill_mfu_kernel_pct,
-                "stall_count": group.stall_count,
-                "stall_ms": group.stall_ms,
-            }
-        )
+    rows = [
+        {
+            "group": group.group,
+            "kind": group.kind,
+            "devices": group.devices,
+            "step_count": group.step_count,
+            "decode_step_p50_ms": group.decode_step_ms.p50,
+            "gap_p50_ms": group.inter_token_gap_ms.p50,
+            "gap_p99_ms": group.inter_token_gap_ms.p99,
+            "decode_mbu_kernel_pct": group.decode_mbu_kernel_pct,
+            "prefill_mfu_kernel_pct": group.prefill_mfu_kernel_pct,
+            "stall_count": group.stall_count,
+            "stall_ms": group.stall_ms,
+        }
+        for group in analysis.group_summaries
+    ]
     return Section(
         "groups", "Groups", "Devices that run one step together.", tables=[table_of("groups-table", "Groups", rows)]
     )
@@ -212,9 +213,18 @@ def _model(analysis: Analysis) -> Section:
     tables = []
     if analysis.devices:
         rows = [
-            {"device": d.device, "gpu": d.gpu_name, "named_by": d.gpu_source, "SMs": d.sm_count, "ceilings": ceilings_text(d, main_dtype(analysis)), "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in d.peak_tflops.items()) or None, "source": d.ceiling_source, "memory_bandwidth_gbps": d.memory_bandwidth_gbps}
+            {
+                "device": d.device,
+                "gpu": d.gpu_name,
+                "named_by": d.gpu_source,
+                "SMs": d.sm_count,
+                "ceilings": ceilings_text(d, main_dtype(analysis.kernel_table)),
+                "all_peaks": ", ".join(f"{k} {fmt.number(v)}" for k, v in d.peak_tflops.items()) or None,
+                "source": d.ceiling_source,
+                "memory_bandwidth_gbps": d.memory_bandwidth_gbps,
+            }
             for d in analysis.devices
-        ]  # fmt: skip
+        ]
         tables.append(table_of("ceilings-table", "Ceilings, dense, with their source (peaks in TFLOP/s)", rows))
     lead = (
         ""
@@ -222,22 +232,29 @@ def _model(analysis: Analysis) -> Section:
         else "No model was given or recognised: work is bounded from names and grids, or not known."
     )
     return Section(
-        "model", "Model and ceilings", lead, facts_of(dict(analysis.model)), [*tables, *tables_of(dict(analysis.model), "model")]
+        "model",
+        "Model and ceilings",
+        lead,
+        facts_of(dict(analysis.model)),
+        [*tables, *tables_of(dict(analysis.model), "model")],
     )
 
 
 def _capture(analysis: Analysis) -> Section:
     capture = analysis.trace.capture
     facts: list[Fact] = [
-        ("file", fmt.Text(capture.source_name)),
-        ("format", fmt.Text(capture.format)),
-        ("schema", fmt.Text(capture.schema_version or fmt.NOT_KNOWN, known=capture.schema_version is not None)),
-        ("GPUs present", fmt.Text(", ".join(capture.gpus_present) or fmt.NOT_KNOWN, known=bool(capture.gpus_present))),
+        ("file", key_text.Text(capture.source_name)),
+        ("format", key_text.Text(capture.format)),
+        ("schema", key_text.Text(capture.schema_version or fmt.NOT_KNOWN, known=capture.schema_version is not None)),
+        (
+            "GPUs present",
+            key_text.Text(", ".join(capture.gpus_present) or fmt.NOT_KNOWN, known=bool(capture.gpus_present)),
+        ),
     ]
     if capture.tables_missing:
-        facts.append(("tables absent", fmt.Text(", ".join(capture.tables_missing))))
-    facts += [(f"{d.severity}", fmt.Text(d.text)) for d in capture.diagnostics]
-    facts += [("note", fmt.Text(note)) for note in capture.notes]
+        facts.append(("tables absent", key_text.Text(", ".join(capture.tables_missing))))
+    facts += [(f"{d.severity}", key_text.Text(d.text)) for d in capture.diagnostics]
+    facts += [("note", key_text.Text(note)) for note in capture.notes]
     skipped = ("gpu_time_by_evidence", "gpu_time_by_work_source", "contradictions")
     facts += [(f"trust: {k}", v) for k, v in facts_of({k: v for k, v in analysis.trust.items() if k not in skipped})]
     gaps = [

@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 
-from .. import number_text as fmt
+from ...analysis.numeric import number_text as fmt
+from ..short_names import distinct_names, shorten
 
 ROWS_IN_PAGE = 25  # rows that are there without script and in print
 MAX_ROWS = 5_000
@@ -115,8 +116,8 @@ def texts(key: str, label: str, values: Sequence[Any], *, kind: str = "text", he
 
 def names(key: str, label: str, short: Sequence[str], full: Sequence[str], *, limit: int = 60) -> Column:
     """A column of kernel names: the readable name cut to ``limit`` and told apart, the whole one on hover."""
-    text = fmt.distinct_names(short, full, limit)
-    return Column(key, label, "", "name", text, title=[fmt.shorten(f, MAX_NAME) for f in full])
+    text = distinct_names(short, full, limit)
+    return Column(key, label, "", "name", text, title=[shorten(f, MAX_NAME) for f in full])
 
 
 def minor(columns: Iterable[Column], *keys: str) -> list[Column]:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
+from ...analysis.numeric.covered_time import covered_shares
 from ...analysis.records.analysis import Analysis
-from .. import number_text as fmt
-from ..timeline.covered_shares import covered
+from ..first_screen.lines import percentiles
 
 WIDTH = 1200  # columns of the drawing
 LANE = 34
@@ -65,7 +66,7 @@ def picture(analysis: Analysis) -> Picture | None:
     """The picture of the analysed window; None where there are no steps."""
     steps = analysis.steps.filter(~pl.col("excluded"))
     start, end = analysis.window.start_ns, analysis.window.end_ns
-    if steps.is_empty() or start is None or end is None or end <= start:
+    if steps.is_empty() or end <= start:
         return None
     groups = steps["group"].unique().sort().to_list()
     lanes = [_lane(analysis, steps, group, start, end, len(groups) > 1) for group in groups[:MAX_GROUPS]]
@@ -98,7 +99,7 @@ def _paths(steps: pl.DataFrame, start: int, end: int) -> list[tuple[str, str]]:
     base, out = np.zeros(WIDTH), []
     for p in phases:
         rows = steps.filter(pl.col("phase") == p)
-        share = covered(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy(), edges)
+        share = covered_shares(rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy(), edges)
         top = np.minimum(base + share, 1)
         columns = np.flatnonzero(top - base > 0.004)
         high, low = (1 - top) * LANE, (1 - base) * LANE
@@ -210,11 +211,9 @@ def time_ticks(span_ns: int, most: int = 8) -> list[tuple[float, str]]:
 
 def _words(analysis: Analysis) -> str:
     """What the picture shows, for those who do not see it."""
-    gap = analysis.summary.inter_token_gap_ms
-    parts = [f"{fmt.plural(analysis.summary.step_count, 'step')} over {fmt.milliseconds(analysis.summary.window_ms)}"]
+    summary, gap = analysis.summary, analysis.summary.inter_token_gap_ms
+    parts = [f"{fmt.plural(summary.step_count, 'step')} over {fmt.milliseconds(summary.window_ms)}"]
     if gap.n:
-        parts.append(
-            f"inter-token gap p50 {fmt.number(gap.p50)}, p95 {fmt.number(gap.p95)}, p99 {fmt.number(gap.p99)}, max {fmt.number(gap.max)} ms (n = {fmt.whole(gap.n)})"
-        )
+        parts.append(f"inter-token gap {', '.join(percentiles(gap, show=fmt.number))} ms (n = {fmt.whole(gap.n)})")
     parts.append(fmt.plural(analysis.stalls.height, "stall"))
     return "; ".join(parts)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 from msgspec import structs
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
-from ...analysis.records.summary import ByCause, ByPhase, Spread
-from .. import number_text as fmt
+from ...analysis.records.summary import ByCause, ByPhase, LongestRun, Spread, WorstEpisode
+from .. import key_text
+from ..first_screen.lines import percentiles
+from ..short_names import shorten
 from .json_objects import facts_of
 from .section import Section
 from .sortable_tables import Column, Table, minor, names, numbers, si, texts
@@ -40,7 +42,7 @@ def stalls_section(analysis: Analysis) -> Section:
         *_group_column(analysis, shown),
         numbers("start", "Start", _since(get("start_ns"), origin), unit="ms", show=_precise, help="since the window's start"),
         numbers("stall_ms", "Stall", get("stall_ms").to_list(), unit="ms"),
-        texts("kind", "Kind", [fmt.label(k) for k in get("kind")]),
+        texts("kind", "Kind", [key_text.label(k) for k in get("kind")]),
         numbers("episode", "Episode", get("episode").to_list()),
         numbers("prefill_tokens", "Prefill", get("prefill_tokens").to_list(), unit="tokens", reasons=reasons),
         numbers("requests_held", "Held", get("requests_held").to_list(), unit="requests", reasons=reasons),
@@ -56,13 +58,14 @@ def stalls_section(analysis: Analysis) -> Section:
     table = Table("stalls-table", "Stalls", columns, stalls.height, anchors=[f"stall-{i}" for i in get("stall")])
     lead = "An inter-token gap in which prefill work kept decoding requests waiting. Click a number to see it in the timeline."
     summary = analysis.summary
-    told = {"worst_episode": summary.worst_episode, "longest_run_without_decode": summary.longest_run_without_decode}
-    since = {
-        key: structs.replace(found, start_ns=found.start_ns - origin, end_ns=found.end_ns - origin)
-        for key, found in told.items()
-        if found is not None
-    }
-    return Section("stalls", "Stalls", lead, facts_of(since), [table])
+    found = {"worst_episode": summary.worst_episode, "longest_run_without_decode": summary.longest_run_without_decode}
+    told = {key: _from_window(where, origin) for key, where in found.items() if where is not None}
+    return Section("stalls", "Stalls", lead, facts_of(told), [table])
+
+
+def _from_window(found: WorstEpisode | LongestRun, origin: int) -> WorstEpisode | LongestRun:
+    """An episode or run of the summary with its times since the window's start."""
+    return structs.replace(found, start_ns=found.start_ns - origin, end_ns=found.end_ns - origin)
 
 
 def _longest_first_kept(frame: pl.DataFrame, key: str, most: int = MOST) -> pl.DataFrame:
@@ -83,12 +86,12 @@ def _precise(value: float) -> str:
     return f"{value:,.3f}"
 
 
-def _steps_text(steps: Any, most: int = 6) -> str:
+def _steps_text(steps: Iterable[int] | None, most: int = 6) -> str:
     values = list(steps) if steps is not None else []
     return ", ".join(map(str, values[:most])) + (f", … ({len(values)})" if len(values) > most else "")
 
 
-def _group_column(analysis: Analysis, frame: pl.DataFrame) -> list[Any]:
+def _group_column(analysis: Analysis, frame: pl.DataFrame) -> list[Column]:
     return [numbers("group", "Group", frame["group"].to_list())] if analysis.groups.height > 1 else []
 
 
@@ -133,11 +136,8 @@ def gaps_section(analysis: Analysis) -> Section:
 
 
 def _spread(spread: Spread) -> str:
-    """``p50 2.05, p95 2.11, p99 2.14, max 2.14 ms (n = 53).``"""
-    if not spread.n:
-        return ""
-    shown = (("p50", spread.p50), ("p95", spread.p95), ("p99", spread.p99), ("max", spread.max))
-    return f" {', '.join(f'{name} {fmt.number(value)}' for name, value in shown)} ms (n = {fmt.whole(spread.n)})."
+    """`` p50 2.05, p95 2.11, p99 2.14, max 2.14 ms (n = 53).``"""
+    return f" {', '.join(percentiles(spread, show=fmt.number))} ms (n = {fmt.whole(spread.n)})." if spread.n else ""
 
 
 def steps_section(analysis: Analysis) -> Section:
@@ -161,7 +161,7 @@ def steps_section(analysis: Analysis) -> Section:
         *_group_column(analysis, shown),
         *([numbers("device", "Device", get("device").to_list())] if several else []),
         texts("phase", "Phase", get("phase").cast(pl.String).to_list(), kind="phase"),
-        texts("evidence", "Evidence", [fmt.label(e) for e in get("evidence")]),
+        texts("evidence", "Evidence", [key_text.label(e) for e in get("evidence")]),
         numbers("start", "Start", _since(get("start_ns"), origin), unit="ms", show=_precise, help="since the window's start"),
         numbers("span_ms", "Span", span, unit="ms"),
         numbers("busy_ms", "Busy", (get("busy_ns") / 1e6).to_list(), unit="ms"),
@@ -179,7 +179,7 @@ def steps_section(analysis: Analysis) -> Section:
         numbers("mfu_pct", "MFU", get("mfu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}", reasons=unknown),
         numbers("mbu_pct", "MBU", get("mbu_pct").to_list(), unit="%", show=lambda v: f"{v:.1f}"),
         texts("state", "State", _states(shown)),
-        texts("label", "Marker", [None if x is None else fmt.shorten(x, 80) for x in get("label")]),
+        texts("label", "Marker", [None if x is None else shorten(x, 80) for x in get("label")]),
     ]  # fmt: skip
     anchors = _step_anchors(shown)
     table = Table("steps-table", "Steps", minor(columns, *STEP_SPARE), steps.height, anchors=anchors)
@@ -219,20 +219,17 @@ def devices_section(analysis: Analysis) -> Section:
     if not devices:
         return Section("devices", "Devices", empty="No device ran a kernel.")
 
-    def ms(lengths_ns: Sequence[int | None]) -> list[float | None]:
-        return [None if ns is None else ns / 1e6 for ns in lengths_ns]
-
     columns = [
         numbers("device", "Device", [d.device for d in devices]),
         numbers("group", "Group", [d.group for d in devices]),
         texts("gpu_name", "GPU", [d.gpu_name for d in devices]),
         numbers("kernel_count", "Kernels", [d.kernel_count for d in devices]),
-        numbers("window", "Window", ms([d.window_ns for d in devices]), unit="ms"),
-        numbers("busy", "Busy", ms([d.busy_ns for d in devices]), unit="ms"),
-        numbers("copy_only", "Copies only", ms([d.copy_only_ns for d in devices]), unit="ms"),
-        numbers("idle", "Idle", ms([d.idle_ns for d in devices]), unit="ms"),
-        *_split_columns("idle_ns_by_cause", "Idle: ", [d.idle_ns_by_cause for d in devices]),
-        *_split_columns("phase_ns", "Busy: ", [d.phase_ns for d in devices]),
+        numbers("window", "Window", [d.window_ns / 1e6 for d in devices], unit="ms"),
+        numbers("busy", "Busy", [d.busy_ns / 1e6 for d in devices], unit="ms"),
+        numbers("copy_only", "Copies only", [d.copy_only_ns / 1e6 for d in devices], unit="ms"),
+        numbers("idle", "Idle", [None if d.idle_ns is None else d.idle_ns / 1e6 for d in devices], unit="ms"),
+        *_part_columns("idle_ns_by_cause", "Idle: ", [d.idle_ns_by_cause for d in devices]),
+        *_part_columns("phase_ns", "Busy: ", [d.phase_ns for d in devices]),
     ]
     tables = [Table("devices-table", "Time by device: busy + copies only + idle = window", columns, len(devices))]
     longest = (
@@ -246,7 +243,7 @@ def devices_section(analysis: Analysis) -> Section:
             numbers("device", "Device", longest["device"].to_list()),
             numbers("start", "Start", _since(longest["start_ns"], origin), unit="ms", show=_precise),
             numbers("ms", "Idle", longest["ms"].to_list(), unit="ms"),
-            texts("cause", "Cause", [fmt.label(c) for c in longest["cause"]]),
+            texts("cause", "Cause", [key_text.label(c) for c in longest["cause"]]),
         ]
         tables.append(Table("idle-table", "Longest idle times", idle, analysis.idle.height, rows_in_page=10))
     lead = "Busy is the union of a device's kernels, never their sum; copies without a kernel are counted apart; idle is the rest, by cause."
@@ -254,26 +251,26 @@ def devices_section(analysis: Analysis) -> Section:
     return Section("devices", "Devices and idle time", lead, facts_of(_utilization(analysis)), tables)
 
 
-def _utilization(analysis: Analysis) -> dict[str, Any]:
+def _utilization(analysis: Analysis) -> dict[str, object]:
     """What other tools show, each null with its reason."""
     summary = analysis.summary
-    shown = dict(summary.utilization)
-    for key in [k for k, v in shown.items() if v is None and k in summary.reasons]:
-        shown[f"{key}_reason"] = summary.reasons[key]
-    if summary.decode_mbu_is_lower_bound and fmt.is_known(shown.get("decode_mbu_kernel_pct")):
-        shown["decode_mbu_kernel_pct"] = fmt.percent(shown["decode_mbu_kernel_pct"], at_least=True)
+    shown: dict[str, object] = dict(summary.utilization)
+    for key in [k for k, v in shown.items() if v is None and summary.reasons.get(k, "")]:
+        shown[f"{key}_reason"] = summary.reasons.get(key, "")
+    if summary.decode_mbu_is_lower_bound and summary.decode_mbu_kernel_pct is not None:
+        shown["decode_mbu_kernel_pct"] = fmt.percent(summary.decode_mbu_kernel_pct, at_least=True)
     return shown
 
 
-def _split_columns(key: str, prefix: str, splits: Sequence[ByPhase[int] | ByCause[int] | None]) -> list[Column]:
-    """One column per part of a time that is split, for the parts that some device has."""
-    parts = [{} if split is None else dict(split) for split in splits]
-    values = {k: [one.get(k) for one in parts] for k in dict.fromkeys(k for one in parts for k in one)}
-    return [
-        numbers(f"{key}-{k}", f"{prefix}{fmt.label(k)}", [None if v is None else v / 1e6 for v in column], unit="ms")
-        for k, column in values.items()
-        if any(column)
-    ]
+def _part_columns(key: str, prefix: str, parts: Sequence[ByCause[int] | ByPhase[int] | None]) -> list[Column]:
+    """A column for each part that any device has time in."""
+    columns = []
+    for part in dict.fromkeys(name for own in parts for name in own or ()):
+        values = [None if own is None else own[part] for own in parts]
+        if any(values):
+            shown = [None if v is None else v / 1e6 for v in values]
+            columns.append(numbers(f"{key}-{part}", f"{prefix}{key_text.label(part)}", shown, unit="ms"))
+    return columns
 
 
 def collectives_section(analysis: Analysis) -> Section:

@@ -12,10 +12,11 @@ from typing import Any
 
 import polars as pl
 
+from ...analysis.numeric import number_text as fmt
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
 from ...analysis.records.trace import COPY_KINDS
-from .. import number_text as fmt
+from .. import key_text
 
 KERNELS_IN_PAGE = 240_000  # 1 to 1.5 MB of the page
 MAX_BYTES = 3_000_000  # of the coded payload: 5 MB is the page's limit
@@ -71,8 +72,8 @@ def _payload(analysis: Analysis, kernels: pl.DataFrame, window: tuple[int, int],
         "kinds": dictionary,
         "words": {
             "phase": PHASES.categories.to_list(),
-            "op": [fmt.label(x) for x in OP_CLASSES.categories],
-            "evidence": [fmt.label(x) for x in EVIDENCE.categories],
+            "op": [key_text.label(x) for x in OP_CLASSES.categories],
+            "evidence": [key_text.label(x) for x in EVIDENCE.categories],
             "source": WORK_SOURCES.categories.to_list(),
             "copy": COPY_KINDS.categories.to_list(),
         },
@@ -87,11 +88,9 @@ def _payload(analysis: Analysis, kernels: pl.DataFrame, window: tuple[int, int],
 
 def _window(analysis: Analysis, kernels: pl.DataFrame) -> tuple[int, int]:
     """The analysed window, wide enough for every kernel drawn."""
-    start = analysis.window.start_ns
-    end = analysis.window.end_ns
     first, last = int(kernels["start_ns"].min()), int(kernels["end_ns"].max())  # type: ignore[arg-type]
-    start = first if start is None else min(int(start), first)
-    return start, max(last, start + 1, last if end is None else int(end))
+    start = min(analysis.window.start_ns, first)
+    return start, max(last, start + 1, analysis.window.end_ns)
 
 
 def _line(analysis: Analysis, total: int, detail: Any, slice_ns: float) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 
 from ...analysis.records.analysis import Analysis
 from .byte_planes import Pack
-from .covered_shares import layers
+from .covered_levels import levels_by_code
 from .lanes import PHASE_CODES, edges_of
 
 MAX_STEPS = 40_000
@@ -38,7 +38,7 @@ def _group(analysis: Analysis, steps: pl.DataFrame, group: int, window: tuple[in
     )  # fmt: skip
     starts, ends = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
     codes = own["phase"].to_physical().to_numpy().astype(np.uint8)
-    bins = {code: pack.whole(level) for code, level in layers(starts, ends, codes, edges_of(window, BINS), len(PHASE_CODES)).items()}  # fmt: skip
+    bins = {code: pack.whole(level) for code, level in levels_by_code(starts, ends, codes, edges_of(window, BINS), len(PHASE_CODES)).items()}  # fmt: skip
     shown = own if own.height <= MAX_STEPS else _notable(own, analysis, group)
     begin = shown["start_ns"].to_numpy() - window[0]
     return {

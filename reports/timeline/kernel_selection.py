@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from .covered_shares import Ints, merged
+from ...analysis.numeric.covered_time import Times
+from ...analysis.numeric.intervals import union
 
 STALL_SHARE = 0.6  # of the budget at most, so that quiet steps can be looked at too
 RUN = 8  # steps in a row
@@ -30,7 +31,7 @@ class Detail:
     steps: int = 0
 
 
-def choose(starts: Ints, stalls: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int], budget: int) -> Detail:
+def choose(starts: Times, stalls: pl.DataFrame, steps: pl.DataFrame, window: tuple[int, int], budget: int) -> Detail:
     """Stretches that hold at most ``budget`` of the kernels that begin at ``starts`` (sorted)."""
     if len(starts) <= budget:
         return Detail([window], len(starts), True)
@@ -40,14 +41,15 @@ def choose(starts: Ints, stalls: pl.DataFrame, steps: pl.DataFrame, window: tupl
     n_steps = chosen.take(_runs(steps, starts, budget - chosen.count), budget)
     if steps.is_empty():
         chosen.take(_slices(starts, budget), budget)
-    windows = merged(chosen.windows)
+    joined = union(*np.array(chosen.windows, dtype=np.int64).reshape(-1, 2).T)
+    windows = list(zip(joined.starts.tolist(), joined.ends.tolist(), strict=True))
     return Detail(windows, chosen.inside(windows), False, n_stalls, n_steps * RUN)
 
 
 class _Chosen:
     """Windows taken so far and an upper bound of their kernels."""
 
-    def __init__(self, starts: Ints) -> None:
+    def __init__(self, starts: Times) -> None:
         self.starts = starts
         self.windows: list[tuple[int, int]] = []
         self.count = 0
@@ -69,7 +71,7 @@ class _Chosen:
         return taken
 
 
-def _runs(steps: pl.DataFrame, starts: Ints, budget: int) -> list[tuple[int, int]]:
+def _runs(steps: pl.DataFrame, starts: Times, budget: int) -> list[tuple[int, int]]:
     """Runs of consecutive steps, evenly spread over the window, as many as the budget may hold."""
     if steps.is_empty() or budget <= 0:
         return []
@@ -82,7 +84,7 @@ def _runs(steps: pl.DataFrame, starts: Ints, budget: int) -> list[tuple[int, int
     return list(zip(begin[first].tolist(), end[last].tolist(), strict=True))
 
 
-def _slices(starts: Ints, budget: int) -> list[tuple[int, int]]:
+def _slices(starts: Times, budget: int) -> list[tuple[int, int]]:
     """Evenly spread stretches of equally many kernels, for captures without steps."""
     each = budget // SLICES
     first = np.linspace(0, len(starts) - each - 1, SLICES).astype(np.int64)

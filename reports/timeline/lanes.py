@@ -9,11 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...analysis.numeric.covered_time import Times
 from ...analysis.records.analysis import Analysis
 from ...analysis.records.tables import PHASES
-from .. import number_text as fmt
+from ..short_names import shorten
 from .byte_planes import Pack
-from .covered_shares import Ints, layers
+from .covered_levels import levels_by_code
 from .kernel_selection import Detail
 
 MAX_LANES = 48
@@ -86,13 +87,13 @@ def kernel_lanes(
                 "stream": row["stream"],
                 "count": int(row["n"]),
                 "items": {**pack.intervals(begin[shown] - window[0], end[shown] - window[0]), "what": pack.whole(picked)},
-                "bins": {"n": count, "layers": {code: pack.whole(level) for code, level in layers(begin, end, codes[mine], edges, len(PHASE_CODES)).items()}},
+                "bins": {"n": count, "layers": {code: pack.whole(level) for code, level in levels_by_code(begin, end, codes[mine], edges, len(PHASE_CODES)).items()}},
             }
         )  # fmt: skip
     return made, dictionary, sizes.height - kept.height
 
 
-def in_windows(starts: Ints, detail: Detail) -> npt.NDArray[np.bool_]:
+def in_windows(starts: Times, detail: Detail) -> npt.NDArray[np.bool_]:
     """Which of the sorted ``starts`` lie in the stretches of ``detail``."""
     if detail.whole:
         return np.ones(len(starts), bool)
@@ -138,7 +139,7 @@ def _dictionary(
     picked = names[used] if names.height else names
     ns = kinds["ns"].cast(pl.Float64)
     dictionary = {
-        "names": [[fmt.shorten(s, 90), fmt.shorten(f, 300)] for s, f in zip(picked["short_name"], picked["name"], strict=True)],
+        "names": [[shorten(s, 90), shorten(f, 300)] for s, f in zip(picked["short_name"], picked["name"], strict=True)],
         "name": pack.whole(name),
         "op": pack.whole(_codes(kinds["op_class"])),
         "phase": pack.whole(_codes(kinds["phase"])),
@@ -179,7 +180,7 @@ def copy_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> list[
                 "label": f"{_device_label(analysis, int(device))} copies",
                 "count": mine.height,
                 "items": {**pack.intervals(shown["start_ns"].to_numpy() - window[0], shown["end_ns"].to_numpy() - window[0]), "what": pack.whole(shown["kind"].to_physical().to_numpy()), "bytes": pack.whole(np.maximum(shown["bytes"].fill_null(0).to_numpy(), 0))},
-                "bins": {"n": 8_192, "layers": {PHASE_CODES["other"]: pack.whole(layers(starts, ends, code, edges, 1)[0])}},
+                "bins": {"n": 8_192, "layers": {PHASE_CODES["other"]: pack.whole(levels_by_code(starts, ends, code, edges, 1)[0])}},
             }
         )  # fmt: skip
     return made[:MAX_LANES]
@@ -222,17 +223,17 @@ def range_lanes(analysis: Analysis, window: tuple[int, int], pack: Pack) -> tupl
                 "count": mine.height,
                 "depth": int(depth.max()) + 1 if len(depth) else 1,
                 "items": {**pack.intervals(starts, np.maximum(shown["end_ns"].to_numpy() - window[0], starts)), "what": pack.whole(index), "depth": pack.whole(depth)},
-                "texts": [fmt.shorten(t or "", 160) for t in words],
+                "texts": [shorten(t or "", 160) for t in words],
             }
         )  # fmt: skip
         drawn += shown.height
     return made, ranges.height - drawn
 
 
-def depths(starts: Ints, ends: Ints) -> Ints:
+def depths(starts: Times, ends: Times) -> Times:
     """Nesting depth of intervals sorted by (start, end falling): how many began before and are still open."""
     ended = np.searchsorted(np.sort(ends), starts, side="right")
-    depth: Ints = np.maximum(np.arange(len(starts)) - ended, 0)
+    depth: Times = np.maximum(np.arange(len(starts)) - ended, 0)
     return depth
 
 

@@ -15,12 +15,12 @@ from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.road import Capture, analyze_capture, read_capture
 from trace_analyze.cli import main
 from trace_analyze.fixtures.build import CAPTURES
-from trace_analyze.fixtures.kineto_writer import write_kineto
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.ncu_writer import write_ncu_csv
-from trace_analyze.fixtures.parquet_writer import write_tables
-from trace_analyze.fixtures.serving import simulate
-from trace_analyze.fixtures.stats_writer import gpu_trace_csv, kernel_summary_csv
+from trace_analyze.fixtures.simulator.serving import simulate
+from trace_analyze.fixtures.writers.kineto_writer import write_kineto
+from trace_analyze.fixtures.writers.ncu_writer import write_ncu_csv
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.stats_writer import gpu_trace_csv, kernel_summary_csv
 from trace_analyze.reports.archive.find_captures import Found
 from trace_analyze.reports.archive.one_capture import Task, analyse_capture
 from trace_analyze.reports.json_report import to_dict

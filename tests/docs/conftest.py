@@ -11,9 +11,9 @@ import pytest
 
 from trace_analyze.fixtures.build import CAPTURES
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.parquet_writer import write_tables
-from trace_analyze.fixtures.serving import simulate
-from trace_analyze.fixtures.stats_writer import gpu_trace_csv
+from trace_analyze.fixtures.simulator.serving import simulate
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.stats_writer import gpu_trace_csv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs"))
 
@@ -24,7 +24,7 @@ CHUNKED = CAPTURES / "vllm-llama-3.1-8b-a100-chunked-prefill.sqlite"
 
 
 @pytest.fixture(scope="session")
-def desk_of_everyone(tmp_path_factory):
+def desk_of_everyone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files once; ``desk`` copies them."""
     folder = tmp_path_factory.mktemp("desk")
     names = ["run", "before", "after", "baseline/run", "archive/chunk=512/bs=8/run-a"]
@@ -48,7 +48,7 @@ def desk_of_everyone(tmp_path_factory):
 
 
 @pytest.fixture
-def desk(desk_of_everyone, tmp_path, monkeypatch):
+def desk(desk_of_everyone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a reader who tries the examples."""
     shutil.copytree(desk_of_everyone, tmp_path, dirs_exist_ok=True)
     (tmp_path / "fixtures").symlink_to(REPOSITORY / "fixtures")

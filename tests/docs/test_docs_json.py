@@ -21,8 +21,8 @@ from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.build import CAPTURES
 from trace_analyze.fixtures.demo import write_demo
 from trace_analyze.fixtures.matrix import MATRIX, TOGETHER
-from trace_analyze.fixtures.ncu_writer import write_ncu_csv
-from trace_analyze.fixtures.serving import simulate, write_together
+from trace_analyze.fixtures.simulator.serving import simulate, write_together
+from trace_analyze.fixtures.writers.ncu_writer import write_ncu_csv
 from trace_analyze.reports.archive.archive_row import COLUMNS
 from trace_analyze.reports.comparison.comparison_json import comparison_json
 from trace_analyze.reports.json_report import to_json

@@ -123,9 +123,9 @@ def test_thresholds_are_those_of_the_code():
         ],
         "batch.md": [
             f"|t| > {statistics.SIGNIFICANT_T}",
-            f"at most {profile.MOST_STEPS:,} of a run",
-            f"at least {100 * verdict.SMALLEST_SHARE_OF_STEP:g}% of the step",
-            f"Kernels of at least {100 * verdict.NEW_KERNEL_SHARE:g}% of a run",
+            f"at most {profile.MAX_STEPS_KEPT:,} of a run",
+            f"at least {100 * verdict.MIN_SHARE_OF_STEP:g}% of the step",
+            f"Kernels of at least {100 * verdict.MIN_NEW_KERNEL_SHARE:g}% of a run",
         ],
         "design.md": [f"agree within {100 * kv.MAX_TRACKED_SPREAD:g}%"],
     }

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trace_analyze.fixtures.build import CAPTURES
-from trace_analyze.fixtures.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "pipeline.sh"
 pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from trace_analyze.analysis.records.errors import NotACaptureError
-from trace_analyze.fixtures.nsys_writer import KERNEL, Capture
+from trace_analyze.fixtures.writers.nsys_writer import KERNEL, Capture
 from trace_analyze.ingest import open_trace, sqlite_files
 from trace_analyze.ingest.cache.fingerprint import fingerprint
 from trace_analyze.ingest.ncu.csv_tables import sqlite_tables

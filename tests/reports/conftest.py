@@ -1,35 +1,29 @@
-"""The hand-made Analyses, each made and rendered once."""
+"""The example Analyses, each made and rendered once."""
 
-import importlib.util
-from pathlib import Path
+from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
+from trace_analyze.analysis.records.analysis import Analysis
 from trace_analyze.reports.html import render_html
 
-_PATH = Path(__file__).with_name("analysis_factory.py")
-
-
-def _load():
-    spec = importlib.util.spec_from_file_location("analysis_factory", _PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from . import example_analyses
 
 
 @pytest.fixture(scope="session")
-def factory():
-    return _load()
+def examples() -> ModuleType:
+    return example_analyses
 
 
 @pytest.fixture(scope="session")
-def pages(factory):
-    """Name of a factory function -> (Analysis, page), made on first use."""
-    made = {}
+def pages() -> Callable[[str], tuple[Analysis, str]]:
+    """Name of an example -> (Analysis, page), made on first use."""
+    made: dict[str, tuple[Analysis, str]] = {}
 
-    def page(name):
+    def page(name: str) -> tuple[Analysis, str]:
         if name not in made:
-            analysis = getattr(factory, name)()
+            analysis = getattr(example_analyses, name)()
             made[name] = (analysis, render_html(analysis))
         return made[name]
 

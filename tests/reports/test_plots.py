@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import polars as pl
 import pytest
 
-from trace_analyze.reports.ceilings import ceilings_in_use, main_dtype, ridge_of
+from trace_analyze.analysis.gpus.run_ceilings import ceilings_in_use, main_dtype
 from trace_analyze.reports.plots import write_plots
 
 CEILINGS = [
@@ -50,14 +50,14 @@ def test_types_that_share_a_ceiling_share_its_label(run):
         dtype=pl.Series(["bf16", "fp16"] * run.kernel_table.height).head(run.kernel_table.height)
     )
     (ceiling,) = ceilings_in_use(replace(run, kernel_table=both))
-    assert sorted(ceiling["dtypes"]) == ["bf16", "fp16"]
-    assert ridge_of(ceiling) == pytest.approx(153.0, abs=0.1)
+    assert sorted(ceiling.dtypes) == ["bf16", "fp16"]
+    assert ceiling.ridge == pytest.approx(153.0, abs=0.1)
 
 
 def test_all_ceilings_where_no_kernel_names_its_type(run):
     silent = run.kernel_table.with_columns(dtype=pl.lit(None, dtype=pl.String))
     found = ceilings_in_use(replace(run, kernel_table=silent))
-    assert [c["peak_tflops"] for c in found] == [624.0, 312.0, 19.5]
+    assert [c.peak_tflops for c in found] == [624.0, 312.0, 19.5]
 
 
 def test_the_ridge_of_intensity_is_that_of_the_type_most_time_computes_in(svgs, run):
@@ -66,7 +66,7 @@ def test_the_ridge_of_intensity_is_that_of_the_type_most_time_computes_in(svgs, 
     both = table.with_columns(dtype=pl.when(longest).then(pl.lit("bf16")).otherwise(pl.lit("int8"))).drop("row")
     heavy = both.with_columns(total_ms=pl.when(pl.col("dtype") == "bf16").then(1e6).otherwise("total_ms"))
     analysis = replace(run, kernel_table=heavy)
-    assert main_dtype(analysis) == "bf16"
+    assert main_dtype(analysis.kernel_table) == "bf16"
     assert [t for t in svgs(analysis)["intensity"] if t.startswith("ridge")] == ["ridge 153 FLOP/byte (bf16)"]
 
 

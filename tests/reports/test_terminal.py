@@ -8,9 +8,10 @@ import pytest
 from msgspec import structs
 
 from trace_analyze.analysis.gates import evaluate, parse_gate
-from trace_analyze.analysis.records.summary import Spread, Summary
+from trace_analyze.analysis.records.summary import Spread
 from trace_analyze.analysis.records.trace import EvidenceGap
-from trace_analyze.reports.first_screen_lines import gpu_line, model_line, ratios, stalls_told
+from trace_analyze.analysis.records.trust import Contradiction
+from trace_analyze.reports.first_screen.lines import gpu_line, model_line, ratio_lines, stall_line
 from trace_analyze.reports.terminal import plain, print_screen
 
 PAGES = ("serving_run", "no_phases", "unknown_stalls", "could_not_look", "hostile")
@@ -74,10 +75,10 @@ def test_numbers_of_the_screen(screen, pages):
     analysis, _ = pages("serving_run")
     lines = screen(analysis)
     summary = analysis.summary
-    step = summary["decode_step_ms"]
-    assert line_of(lines, "Decode step").endswith(f"(n = {step['n']})")
-    assert f"p50 {step['p50']:.2f} ms" in line_of(lines, "Decode step")
-    assert f"{summary['decode_mbu_kernel_pct']:.1f}% of peak (kernel time)" in line_of(lines, "Decode MBU")
+    step = summary.decode_step_ms
+    assert line_of(lines, "Decode step").endswith(f"(n = {step.n})")
+    assert f"p50 {step.p50:.2f} ms" in line_of(lines, "Decode step")
+    assert f"{summary.decode_mbu_kernel_pct:.1f}% of peak (kernel time)" in line_of(lines, "Decode MBU")
     assert line_of(lines, "GPU").startswith("2 x NVIDIA A100")
     assert "ridge 153" in line_of(lines, "GPU")  # 312 TFLOP/s over 2,039 GB/s
 
@@ -122,39 +123,39 @@ def test_two_kernels_are_told_apart_where_their_names_are_cut(screen, pages):
     assert all(len(name) >= 12 for name in names[:2])
 
 
-def ones(n: int) -> Spread:
-    """n steps of 1 ms."""
-    return Spread(n=n, **dict.fromkeys(("p50", "p95", "p99", "max"), 1.0 if n else None))
-
-
-def changed(pages, summary) -> Summary:
+@pytest.fixture
+def summary(pages):
     """The summary of the serving run with other values."""
-    return structs.replace(pages("serving_run")[0].summary, **summary)
+    return lambda **values: structs.replace(pages("serving_run")[0].summary, **values)
+
+
+def steps(count):
+    return Spread(n=count, p50=1.0, p95=1.0, p99=1.0, max=1.0)
 
 
 @pytest.mark.parametrize(
-    ("summary", "label", "text"),
+    ("values", "label", "text"),
     [
-        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": ones(3), "mixed_step_ms": ones(2)},
+        ({"prefill_mfu_kernel_pct": 50.0, "prefill_mfu_wall_pct": 40.0, "prefill_step_ms": steps(3), "mixed_step_ms": steps(2)},
          "Prefill MFU", "50.0% of peak (kernel time), 40.0% (wall)"),
         # chunked prefill: all prompt work sits in mixed steps
-        ({"mixed_mfu_kernel_pct": 62.34, "prefill_step_ms": ones(0), "mixed_step_ms": ones(2), "mixed_mfu_wall_pct": None},
+        ({"mixed_mfu_kernel_pct": 62.34, "mixed_mfu_wall_pct": None, "prefill_step_ms": steps(0), "mixed_step_ms": steps(2)},
          "Mixed MFU", "62.3% of peak (kernel time)"),
     ],
 )  # fmt: skip
-def test_mfu_is_that_of_the_steps_that_prefill(pages, summary, label, text):
-    _, mfu = ratios(changed(pages, summary))
+def test_mfu_is_that_of_the_steps_that_prefill(summary, values, label, text):
+    _, mfu = ratio_lines(summary(**values))
     assert (mfu.label, mfu.text) == (label, text)
 
 
-def test_a_lower_bound_says_so(pages):
-    known = {"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True}
-    mbu, _ = ratios(changed(pages, known))
+def test_a_lower_bound_says_so(summary):
+    values = {"decode_mbu_kernel_pct": 75.1, "decode_mbu_wall_pct": 70.0, "decode_mbu_is_lower_bound": True}
+    mbu, _ = ratio_lines(summary(**values))
     assert mbu.text == "≥ 75.1% of peak (kernel time), ≥ 70.0% (wall), weights only"
 
 
 @pytest.mark.parametrize(
-    ("summary", "text", "why"),
+    ("values", "text", "why"),
     [
         ({"stall_count": 0, "stall_ms": 0.0}, "none: no decoding request waited for a prefill", ""),
         ({"stall_count": None, "reasons": {"stall_count": "no two steps"}}, "", "no two steps"),
@@ -166,8 +167,9 @@ def test_a_lower_bound_says_so(pages):
           "stall_episode_max_ms": 12.0}, "≥ 20.0 ms (≥ 4.0% of window) in 2 episodes of 2 stalls, longest episode 12.0 ms", ""),
     ],
 )  # fmt: skip
-def test_stalls(pages, summary, text, why):
-    assert stalls_told(changed(pages, summary)) == (text, why)
+def test_stalls(summary, values, text, why):
+    line = stall_line(summary(**values))
+    assert (line.text, line.why) == (text, why)
 
 
 def test_one_reason_is_said_once(screen, pages):
@@ -193,8 +195,9 @@ def test_input_without_times(screen, pages):
 
 def test_an_unknown_gpu_is_said_once(pages):
     analysis, _ = pages("no_phases")
-    unknown = {"gpu_name": None, "memory_bandwidth_gbps": None, "peak_tflops": {}, "ceiling_reason": "give --gpu"}
-    nameless = structs.replace(analysis.devices[0], **unknown)
+    nameless = structs.replace(
+        analysis.devices[0], gpu_name=None, gpu_source="capture", peak_tflops={}, ceiling_reason="give --gpu"
+    )
     assert (
         gpu_line(replace(analysis, devices=(nameless,))) == "not known: the capture does not name its GPU (give --gpu)"
     )
@@ -205,7 +208,7 @@ def test_the_peak_is_that_of_the_type_the_run_computes_in(pages):
     analysis, _ = pages("serving_run")
     peaks = {"bf16": 989.4, "fp8": 1978.9}
     device = structs.replace(
-        analysis.devices[0], gpu_name="H100", peak_tflops=peaks, memory_bandwidth_gbps=3352.0, gpu_source=None
+        analysis.devices[0], gpu_name="H100", gpu_source=None, peak_tflops=peaks, memory_bandwidth_gbps=3352.0
     )
     fp8 = analysis.kernel_table.with_columns(dtype=pl.lit("fp8"))
     assert (
@@ -233,6 +236,13 @@ def test_a_model_that_is_not_known_says_where_gemm_work_comes_from(pages):
     trust = structs.replace(analysis.trust, gpu_time_by_work_source={"name": 0.8, "unknown": 0.2})
     line = model_line(replace(analysis, model={"name": None}, trust=trust))
     assert line.startswith("not known (give --model), GEMM work bounded by tiles and grids")
+
+
+def test_evidence_that_disagrees_is_said(screen, pages):
+    analysis, _ = pages("serving_run")
+    found = Contradiction(what="markers and kernels", steps=2, kernels=9, gpu_ms=3.5, examples=())
+    lines = screen(replace(analysis, trust=structs.replace(analysis.trust, contradictions=(found,))))
+    assert f"{'':13}markers and kernels" in lines
 
 
 def test_gates_and_files_close_the_screen(screen, pages, tmp_path):

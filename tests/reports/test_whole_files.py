@@ -14,8 +14,8 @@ import pytest
 
 from trace_analyze import analyze, cli
 from trace_analyze.analysis.records.errors import UsageError
-from trace_analyze.fixtures.kineto_writer import write_kineto
-from trace_analyze.fixtures.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.kineto_writer import write_kineto
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
 from trace_analyze.reports.archive.finished_rows import RowStore
 from trace_analyze.reports.whole_files import file_name, produce_whole, remove_temporaries, write_whole
 

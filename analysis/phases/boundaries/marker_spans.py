@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
+from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
-from ..kernel_arrays import PHASE, Bools, Ints, rows_by_key
+from ..kernel_arrays import PHASE, Bools, Ints
 from ..launch_links import ThreadIntervals, enclosing_interval
 
 
 @dataclass(frozen=True)
-class Spans:
+class MarkerSpans:
     """Per kernel: the phase code of the phase span its launch lies in, and whether it lies in a capture span (>= 0)."""
 
     phase: Ints
@@ -26,13 +28,13 @@ class Spans:
 SPAN = {"thread": pl.Int64, "start_ns": pl.Int64, "end_ns": pl.Int64, "phase": pl.String}
 
 
-def find_spans(trace: Trace, texts: pl.DataFrame, launch: Ints, wide: Ints) -> Spans:
+def find_spans(trace: Trace, texts: pl.DataFrame, launch: Ints, wide: Ints) -> MarkerSpans:
     """Spans of ``texts`` (the parsed marker texts) for kernels with the given launch rows.
 
     ``wide``: per kernel the phase code of a range around several steps, -1 without one.
     """
     marked = span_of_kernels(launch, span_of_launches(trace, phase_spans(trace, texts)))
-    return Spans(
+    return MarkerSpans(
         np.where(wide >= 0, wide, marked),
         span_of_kernels(launch, span_of_launches(trace, capture_spans(trace, texts))),
     )
@@ -67,7 +69,7 @@ def span_of_launches(trace: Trace, spans: pl.DataFrame) -> Ints:
     groups = spans.partition_by("thread", maintain_order=True)
     numbers = np.array([group["thread"][0] for group in groups], dtype=np.int64)
     for group, rows in zip(groups, rows_by_key(thread, numbers), strict=True):
-        start, end = group["start_ns"].to_numpy(), np.maximum.accumulate(group["end_ns"].to_numpy())
+        start, end = group["start_ns"].to_numpy(), latest_end_so_far(group["end_ns"].to_numpy())
         code = group["phase"].replace_strict(PHASE, default=PHASE["other"], return_dtype=pl.Int64).to_numpy()
         place = enclosing_interval(ThreadIntervals(start, end, np.arange(len(start))), time[rows])
         result[rows] = np.where(place >= 0, code[np.maximum(place, 0)], -1)

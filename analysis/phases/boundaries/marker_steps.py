@@ -14,8 +14,10 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
+from ...numeric.intervals import idle_before
 from ...records.trace import Trace
-from ..kernel_arrays import Bools, Columns, Ints, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays
 from ..launch_links import LinkResult, ThreadIntervals, enclosing_interval, outermost
 
 FACTS = (
@@ -123,7 +125,7 @@ def merge_ranges(ranges: pl.DataFrame) -> pl.DataFrame:
     return pieces.with_columns(pl.col("piece").first().over("label").alias("step_key"))
 
 
-def merge_repeats(pieces: pl.DataFrame, piece_of_launch: Ints, columns: Columns, link: LinkResult) -> pl.DataFrame:
+def merge_repeats(pieces: pl.DataFrame, piece_of_launch: Ints, columns: KernelArrays, link: LinkResult) -> pl.DataFrame:
     """A label without an index that an overlapping loop opens twice per step: the second one joins the first.
 
     The second range holds a sampler and no forward pass. It follows the first, or with the range of one other batch
@@ -160,7 +162,7 @@ def thread_slices(thread: Ints) -> list[tuple[int, int]]:
     return list(pairwise(bounds))
 
 
-def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: pl.DataFrame) -> MarkerSteps:
+def find_marker_steps(trace: Trace, columns: KernelArrays, link: LinkResult, texts: pl.DataFrame) -> MarkerSteps:
     """Tie kernels to the step ranges of ``texts`` (the parsed marker texts) through their launch calls.
 
     A capture without CPU ranges may hold the same ranges on GPU time (PyTorch profiler): those hold kernels by time.
@@ -195,7 +197,7 @@ def find_marker_steps(trace: Trace, columns: Columns, link: LinkResult, texts: p
     return MarkerSteps(steps, step, ranges.height, ambiguous)
 
 
-def kernels_inside(columns: Columns, pieces: pl.DataFrame) -> Ints:
+def kernels_inside(columns: KernelArrays, pieces: pl.DataFrame) -> Ints:
     """The piece on GPU time around each kernel's start, on its device; -1 outside all."""
     device = np.array(columns.lane_device, dtype=np.int64)[columns.lane]
     result = np.full(columns.count, -1, dtype=np.int64)
@@ -209,7 +211,7 @@ def kernels_inside(columns: Columns, pieces: pl.DataFrame) -> Ints:
     return result
 
 
-def assign_launches(trace: Trace, columns: Columns, link: LinkResult, pieces: pl.DataFrame) -> Ints:
+def assign_launches(trace: Trace, columns: KernelArrays, link: LinkResult, pieces: pl.DataFrame) -> Ints:
     """The piece of each launch: the range around it on its thread, else the neighbour range it belongs to."""
     launches = trace.launches
     time, thread = launches["start_ns"].to_numpy(), launches["thread"].to_numpy()
@@ -248,7 +250,7 @@ class LaunchWork:
         return LaunchWork(self.samples[rows], self.closes[rows], self.attends[rows])
 
 
-def launched(columns: Columns, link: LinkResult, launches: int, *classes: str) -> Bools:
+def launched(columns: KernelArrays, link: LinkResult, launches: int, *classes: str) -> Bools:
     """Launch calls with a kernel of one of the op classes."""
     flags = np.zeros(launches, dtype=bool)
     flags[link.launch[columns.is_op(*classes) & (link.launch >= 0)]] = True
@@ -286,7 +288,7 @@ def place_outside(inside: Ints, time: Ints, intervals: ThreadIntervals, work: La
     return placed
 
 
-def fill_from_neighbours(columns: Columns, link: LinkResult, step: Ints) -> tuple[Ints, Bools]:
+def fill_from_neighbours(columns: KernelArrays, link: LinkResult, step: Ints) -> tuple[Ints, Bools]:
     """Kernels without a launch record take the step of their neighbours, and are ambiguous for that.
 
     Neighbours on the stream when both sides agree, else on the device (graph replays run on streams of their own);
@@ -321,14 +323,13 @@ def known_sides(key: Ints, step: Ints) -> tuple[Ints, Ints]:
     return sides["before"].to_numpy(), sides["after"].to_numpy()
 
 
-def behind_widest_gap(columns: Columns, between: Bools) -> Bools:
+def behind_widest_gap(columns: KernelArrays, between: Bools) -> Bools:
     """Of the rows ``between`` two steps, those behind the widest idle gap of their stretch (the next step included)."""
     result = np.zeros(len(between), dtype=bool)
     for lane in np.unique(columns.lane[between]).tolist():
         rows = columns.rows_of_lane(lane)
         marked = between[rows]
-        gap = np.zeros(len(rows), dtype=np.int64)
-        gap[1:] = columns.start[rows[1:]] - np.maximum.accumulate(columns.end[rows])[:-1]
+        gap = idle_before(columns.start[rows], columns.end[rows])
         begins = np.flatnonzero(marked & ~np.concatenate([[False], marked[:-1]]))
         ends = np.flatnonzero(marked & ~np.concatenate([marked[1:], [False]]))
         for begin, end in zip(begins, ends, strict=True):

@@ -12,21 +12,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..kernel_arrays import Bools, Columns, Ints
+from ...numeric.intervals import idle_before
+from ..kernel_arrays import Bools, Ints, KernelArrays
 
-MAX_HEAD = 64  # kernels between two attention launches that are compared to find where a layer begins
-MOVED_GAP_NS = 20_000  # an idle gap longer than this, and three times the one at the sampler, ends the earlier step
-LAYERS_OF_REPLAY = 16  # a replay recorded as one row stands for at least this many layers
-REGULAR = 0.98  # share of the layers in steps of the commonest size from which on weaker signs are believed
-CLEAR_GAP_NS = 20_000  # an idle gap longer than this, and than GAP_RATIO usual ones, may part two steps
-GAP_RATIO = 5
-LAYER_SHARE = (
+MAX_COMPARED_KERNELS = 64  # kernels between two attention launches that are compared to find where a layer begins
+MIN_MOVING_GAP_NS = (
+    20_000  # an idle gap longer than this, and three times the one at the sampler, ends the earlier step
+)
+MIN_LAYERS_OF_REPLAY = 16  # a replay recorded as one row stands for at least this many layers
+MIN_REGULAR_SHARE = 0.98  # share of the layers in steps of the commonest size from which on weaker signs are believed
+MIN_PARTING_GAP_NS = (
+    20_000  # an idle gap longer than this, and than MIN_PARTING_GAP_RATIO usual ones, may part two steps
+)
+MIN_PARTING_GAP_RATIO = 5
+MAX_STEP_SIGN_SHARE = (
     0.45  # a sampling or embedding kernel seen at more than this share of attention launches is part of a layer
 )
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceSteps:
     """Steps of one lane: ``step`` per given row (-1 = outside), attention launches per step, layers of the model."""
 
     step: Ints
@@ -70,7 +75,7 @@ class LayerMarks:
     every_layer: Bools  # sampling and embedding kernels that come with nearly every layer
 
 
-def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, copies: Ints) -> LaneView:
+def view_lane(columns: KernelArrays, rows: Ints, replay: Ints, marks_of: LayerMarks, copies: Ints) -> LaneView:
     """The lane's arrays in the order of ``rows``; ``copies``: start times of copies to the host."""
     marks, of_layer = marks_of.anchors[rows], marks_of.every_layer[rows]
     return LaneView(
@@ -94,12 +99,12 @@ def view_lane(columns: Columns, rows: Ints, replay: Ints, marks_of: LayerMarks, 
     )
 
 
-def find_sequence_steps(lane: LaneView) -> Sequence:
+def find_sequence_steps(lane: LaneView) -> SequenceSteps:
     """Cut one lane into steps. With no attention launch there is nothing to cut: no steps."""
     count = len(lane.start)
     first, last = layer_groups(lane.attention, np.cumsum(lane.between_layers), lane.replay)
     if len(first) == 0:
-        return Sequence(np.full(count, -1, np.int64), np.zeros(0, np.int64), None, "none")
+        return SequenceSteps(np.full(count, -1, np.int64), np.zeros(0, np.int64), None, "none")
     seam, kind = find_seams(lane, first, last)
     seam = mend_seams(lane, seam, first, last)
     seams = np.flatnonzero(seam)
@@ -107,7 +112,7 @@ def find_sequence_steps(lane: LaneView) -> Sequence:
     starts = np.concatenate([[cut_off], cut_seams(lane, first, last, seams)])
     step = np.searchsorted(starts, np.arange(count), side="right") - 1
     attention = np.diff(np.concatenate([[0], seams + 1, [len(first)]]))
-    return Sequence(step, attention, common_layers(attention), kind)
+    return SequenceSteps(step, attention, common_layers(attention), kind)
 
 
 def layer_groups(attention: Bools, between: Ints, replay: Ints) -> tuple[Ints, Ints]:
@@ -122,7 +127,7 @@ def layer_groups(attention: Bools, between: Ints, replay: Ints) -> tuple[Ints, I
     return rows[begin], rows[np.concatenate([begin[1:] - 1, [len(rows) - 1]])]
 
 
-def between_layers(columns: Columns, rows: Ints) -> Bools:
+def between_layers(columns: KernelArrays, rows: Ints) -> Bools:
     """Kernels that stand between the attention of two layers and never inside one layer's attention.
 
     Engines that attend for prompts and for decoding requests one after the other may rotate and write the cache before
@@ -153,12 +158,12 @@ def find_seams(lane: LaneView, first: Ints, last: Ints) -> tuple[Bools, str]:
     even = regularity(sign)
     copied, weak = weak_seams(lane, low, high, ~in_one_replay)
     for candidate in copied:  # logits that go to the host end a step, whatever else does
-        if np.any(candidate & ~sign) and regularity(candidate | sign) >= REGULAR:
+        if np.any(candidate & ~sign) and regularity(candidate | sign) >= MIN_REGULAR_SHARE:
             return candidate | sign, "weak"
     if even == 1:
         return sign, "sign"
     for candidate in (*weak, *weakest_seams(lane, low, high, ~in_one_replay)):
-        if regularity(candidate | sign) >= max(REGULAR, even):
+        if regularity(candidate | sign) >= max(MIN_REGULAR_SHARE, even):
             return candidate | sign, "weak"
     weak = [*copied, *weak]
     if sign.any():
@@ -179,7 +184,7 @@ def regularity(seam: Bools) -> float:
     return float(np.sum(sizes[sizes == usual]) / (sizes.sum() - sizes[ends].sum()))
 
 
-def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
+def kernels_of_every_layer(columns: KernelArrays, starts: Bools) -> Bools:
     """Sampling and embedding kernels whose name comes with nearly every layer of their lane: a router's, no sampler.
 
     ``starts``: the first attention kernel of each layer.
@@ -191,9 +196,9 @@ def kernels_of_every_layer(columns: Columns, starts: Bools) -> Bools:
         if len(rows) == 0:
             continue
         own = columns.rows_of_lane(lane, starts)
-        layers = len(own) + LAYERS_OF_REPLAY * np.count_nonzero(columns.opaque[own])
+        layers = len(own) + MIN_LAYERS_OF_REPLAY * np.count_nonzero(columns.opaque[own])
         counts = np.bincount(columns.name[rows])
-        result[rows] = counts[columns.name[rows]] > LAYER_SHARE * layers
+        result[rows] = counts[columns.name[rows]] > MAX_STEP_SIGN_SHARE * layers
     return result
 
 
@@ -228,10 +233,9 @@ def usable(candidates: tuple[Bools, ...], possible: Bools) -> list[Bools]:
 
 def idles(lane: LaneView, low: Ints, high: Ints) -> Bools:
     """Stretches [low, high] with an idle gap clearly longer than the usual one."""
-    gap = np.zeros(len(lane.start), dtype=np.int64)
-    gap[1:] = lane.start[1:] - np.maximum.accumulate(lane.end)[:-1]
+    gap = idle_before(lane.start, lane.end)
     widest = np.maximum.reduceat(np.append(gap, 0), np.stack([low, high + 1], axis=1).ravel())[::2]
-    return np.asarray(widest > max(CLEAR_GAP_NS, GAP_RATIO * int(np.median(widest))))
+    return np.asarray(widest > max(MIN_PARTING_GAP_NS, MIN_PARTING_GAP_RATIO * int(np.median(widest))))
 
 
 def unlike_the_usual(lane: LaneView, low: Ints, high: Ints) -> Bools:
@@ -313,7 +317,7 @@ def head_of_layer(lane: LaneView, first: Ints, last: Ints, seams: Ints, low: Int
     layered = (seams + 2 < len(first)) & ~np.isin(seams + 1, seams)  # a second layer of the same step follows
     alive = layered & (lane.replay[high] == lane.replay[other])
     length = np.zeros(len(seams), dtype=np.int64)
-    for back in range(1, MAX_HEAD + 1):
+    for back in range(1, MAX_COMPARED_KERNELS + 1):
         mine, theirs = high - back, other - back
         alive = alive & (mine >= low) & (theirs >= floor)
         if not alive.any():
@@ -344,12 +348,10 @@ def earliest(flags: Bools, start: Ints) -> Ints:
 
 def behind_gaps(lane: LaneView, base: Ints, opening: Ints) -> Ints:
     """Cut at ``base``, or behind a clearly larger idle gap between it and ``opening``: what ran before it is the past."""
-    reach = np.maximum.accumulate(lane.end)
-    gap = np.zeros(len(lane.start) + 1, dtype=np.int64)
-    gap[1:-1] = lane.start[1:] - reach[:-1]
+    gap = np.append(idle_before(lane.start, lane.end), 0)
     stretch = np.stack([base, np.minimum(opening, len(lane.start) - 1) + 1], axis=1).ravel()
     widest = np.maximum.reduceat(gap, np.minimum(stretch, len(gap) - 1))[::2] if len(base) else base
     cuts = base.copy()
-    for seam in np.flatnonzero((widest > np.maximum(MOVED_GAP_NS, 3 * gap[base])) & (opening > base)):
+    for seam in np.flatnonzero((widest > np.maximum(MIN_MOVING_GAP_NS, 3 * gap[base])) & (opening > base)):
         cuts[seam] = base[seam] + int(gap[base[seam] : opening[seam] + 1].argmax())
     return cuts

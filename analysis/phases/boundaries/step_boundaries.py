@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from ...numeric.grouping import split_by, stable_order
+from ...numeric.grouping import rows_by_key, split_by, stable_order
 from ...records.trace import COPY_KINDS, Trace
-from ..kernel_arrays import Bools, Columns, Ints, column, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays, column
 from ..launch_links import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import (
@@ -24,8 +24,10 @@ from .sequence_steps import (
     view_lane,
 )
 
-STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
-DRAFT_SHARE = 1 / 3  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
+MIN_STRAY_GAP_NS = 2_000_000  # kernels before an idle gap longer than this and than half their step are not part of it
+MAX_DRAFT_LAYER_SHARE = (
+    1 / 3
+)  # a pass with at most this share of the model's layers, next to full ones, is a draft model's
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class RawSteps:
     layers: int | None
 
 
-def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: MarkerSteps) -> RawSteps:
+def assemble_steps(trace: Trace, columns: KernelArrays, link: LinkResult, markers: MarkerSteps) -> RawSteps:
     """Steps of every lane: those that markers name, and for kernels outside them those that their order shows."""
     code = np.full(columns.count, -1, dtype=np.int64)
     width = markers.frame.height
@@ -48,7 +50,8 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     marks = mark_layers(trace, columns, link)
     unmarked = ~marked & ~columns.load_time
     copies_from = host_copies(trace)
-    for lane in range(len(columns.lane_device)):
+    # sums stand in no order, so that nothing of a step could be read from it
+    for lane in range(0 if trace.holds_sums else len(columns.lane_device)):
         rows = columns.rows_of_lane(lane, unmarked)
         if not marks.anchors[rows].any():
             continue
@@ -61,14 +64,14 @@ def assemble_steps(trace: Trace, columns: Columns, link: LinkResult, markers: Ma
     return number_steps(columns, markers, drop_strays(columns, code), marks, own_starts)
 
 
-def mark_layers(trace: Trace, columns: Columns, link: LinkResult) -> LayerMarks:
+def mark_layers(trace: Trace, columns: KernelArrays, link: LinkResult) -> LayerMarks:
     """Find what marks the layers of every lane."""
     anchors = layer_anchors(trace, columns)
     starts = layer_starts(columns, link, anchors, columns.lane)
     return LayerMarks(anchors, starts, kernels_of_every_layer(columns, starts))
 
 
-def layer_anchors(trace: Trace, columns: Columns) -> Bools:
+def layer_anchors(trace: Trace, columns: KernelArrays) -> Bools:
     """Kernels that mark layers: attention; where a lane has none, the softmax of unfused attention."""
     anchors = columns.is_op("attention")
     softmax = trace.names["name"].str.contains("(?i)softmax").to_numpy()
@@ -82,14 +85,14 @@ def layer_anchors(trace: Trace, columns: Columns) -> Bools:
     return anchors
 
 
-def softmax_of_attention(columns: Columns, rows: Ints, softmax: Bools) -> Bools:
+def softmax_of_attention(columns: KernelArrays, rows: Ints, softmax: Bools) -> Bools:
     """Softmax kernels that a GEMM follows (scores times values) before anything is sampled: the others are a sampler's."""
     gemm = columns.is_op("gemm", rows=rows)
     samples = columns.is_op("sampling", rows=rows) & ~softmax
     return np.asarray(softmax & (earliest(gemm, np.arange(len(rows))) < earliest(samples, np.arange(len(rows)))))
 
 
-def layer_starts(columns: Columns, link: LinkResult, anchors: Bools, key: Ints) -> Bools:
+def layer_starts(columns: KernelArrays, link: LinkResult, anchors: Bools, key: Ints) -> Bools:
     """The first attention kernel of every layer, among the kernels of each lane or of each stream (``key``).
 
     A graph replay that began between two of them parts layers also where its kernels run on another stream.
@@ -103,7 +106,7 @@ def layer_starts(columns: Columns, link: LinkResult, anchors: Bools, key: Ints) 
     return starts
 
 
-def replays_begun(columns: Columns, replay: Ints) -> Ints:
+def replays_begun(columns: KernelArrays, replay: Ints) -> Ints:
     """For each kernel how many graph replays have begun on its lane so far."""
     rows = np.flatnonzero(replay >= 0)
     first = np.full(int(replay.max(initial=-1)) + 1, -1, dtype=np.int64)
@@ -113,7 +116,7 @@ def replays_begun(columns: Columns, replay: Ints) -> Ints:
     return counted_so_far(columns, flags)
 
 
-def counted_so_far(columns: Columns, flags: Bools) -> Ints:
+def counted_so_far(columns: KernelArrays, flags: Bools) -> Ints:
     """For each kernel how many flagged ones its lane has had, itself included."""
     if len(columns.lane_device) == 1:
         return np.cumsum(flags)
@@ -124,7 +127,7 @@ def counted_so_far(columns: Columns, flags: Bools) -> Ints:
     return count
 
 
-def layer_numbers(columns: Columns, starts: Bools) -> Ints:
+def layer_numbers(columns: KernelArrays, starts: Bools) -> Ints:
     """Number the layers of all lanes in one sequence; each kernel carries the one whose attention began last."""
     number = np.full(columns.count, -1, dtype=np.int32)
     used = 0
@@ -143,7 +146,7 @@ def host_copies(trace: Trace) -> Callable[[int], Ints]:
     return lambda device: np.sort(column(of_device(device), "start_ns"))
 
 
-def split_by_markers(step: Ints, columns: Columns, lane: int, rows: Ints, marked: Bools) -> Ints:
+def split_by_markers(step: Ints, columns: KernelArrays, lane: int, rows: Ints, marked: Bools) -> Ints:
     """Steps found among the kernels outside markers never reach across a marked step: cut them there."""
     others = columns.rows_of_lane(lane, marked)
     if len(others) == 0:
@@ -154,7 +157,7 @@ def split_by_markers(step: Ints, columns: Columns, lane: int, rows: Ints, marked
     return np.where(step >= 0, dense, -1)
 
 
-def drop_strays(columns: Columns, code: Ints) -> Ints:
+def drop_strays(columns: KernelArrays, code: Ints) -> Ints:
     """Take small kernels that ran long before the first GEMM or attention of their step out of it.
 
     Engines launch a little bookkeeping right after the last step and then wait for work; the next step begins later.
@@ -176,7 +179,7 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
     place = np.arange(len(step)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + begins[step]
     following = columns.start[rows[place + 1]]
     gap = following - columns.end[rows[place]]
-    wide = (gap > STRAY_GAP_NS) & (gap * 2 > last[step] - following)
+    wide = (gap > MIN_STRAY_GAP_NS) & (gap * 2 > last[step] - following)
     if not wide.any():
         return code
     until = np.full(len(begins), -1, dtype=np.int64)
@@ -187,7 +190,7 @@ def drop_strays(columns: Columns, code: Ints) -> Ints:
 
 
 def number_steps(
-    columns: Columns, markers: MarkerSteps, code: Ints, marks: LayerMarks, stream_starts: Bools
+    columns: KernelArrays, markers: MarkerSteps, code: Ints, marks: LayerMarks, stream_starts: Bools
 ) -> RawSteps:
     """Number the steps by (lane, first kernel) and keep of the unmarked ones only those with an attention launch.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ...numeric.grouping import split_by
+from ...facts.name_signs import sign_pattern
+from ...numeric.grouping import rows_by_key, split_by
 from ...records.trace import Trace
-from ..kernel_arrays import Bools, Columns, Ints, rows_by_key
+from ..kernel_arrays import Bools, Ints, KernelArrays
 from ..launch_links import LinkResult
 
-INSTANTIATE = "(?i)graphinstantiate"
-STEPS_PER_CAPTURE = 4  # warm-up passes an engine runs before each capture, at most
-STEPS_BEFORE = 10  # passes before the first capture, at most: profiling run and kernel warm-up
-FEWEST_CAPTURES = 3
+MAX_STEPS_PER_CAPTURE = 4  # warm-up passes an engine runs before each capture, at most
+MAX_STEPS_BEFORE_CAPTURE = 10  # passes before the first capture, at most: profiling run and kernel warm-up
+MIN_GRAPHS_CAPTURED = 3
 
 
-def start_up_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame) -> Bools:
+def start_up_steps(trace: Trace, columns: KernelArrays, link: LinkResult, step: Ints, steps: pl.DataFrame) -> Bools:
     """Steps launched while the engine captured its graphs at start-up, and the few before.
 
     Graphs are instantiated one after another with a few passes between, from the largest batch to the smallest, before
@@ -27,7 +27,7 @@ def start_up_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints,
     calls = trace.api_calls
     if calls.height == 0 or steps.height == 0 or trace.launches.height == 0:
         return excluded
-    names = trace.texts.filter(pl.col("text").str.contains(INSTANTIATE))["text_id"]
+    names = trace.texts.filter(pl.col("text").str.contains(sign_pattern("graph_instantiation")))["text_id"]
     captures = calls.filter(pl.col("text_id").is_in(names.implode())).sort("start_ns")
     launched = first_launch(trace, link, step, steps.height)
     lane_of_step = steps["lane"].to_numpy()
@@ -37,15 +37,15 @@ def start_up_steps(trace: Trace, columns: Columns, link: LinkResult, step: Ints,
     steps_of = rows_by_key(lane_of_step, np.arange(len(columns.lane_process)))
     for process, rows in zip(columns.lane_process, steps_of, strict=True):
         times = captures_of(process)["start_ns"].to_numpy()
-        if len(times) < FEWEST_CAPTURES:
+        if len(times) < MIN_GRAPHS_CAPTURED:
             continue
         own = rows[launched[rows] >= 0]
         if len(own) == 0:
             continue
         before = np.searchsorted(np.sort(launched[own]), times)  # steps launched before each capture
-        apart = np.flatnonzero(np.diff(before) > STEPS_PER_CAPTURE)
+        apart = np.flatnonzero(np.diff(before) > MAX_STEPS_PER_CAPTURE)
         burst = int(apart[0]) + 1 if len(apart) else len(times)
-        if burst < FEWEST_CAPTURES or before[0] > STEPS_BEFORE:
+        if burst < MIN_GRAPHS_CAPTURED or before[0] > MAX_STEPS_BEFORE_CAPTURE:
             continue
         chosen = own[np.argsort(launched[own], kind="stable")][: int(before[burst - 1])]
         sizes = tokens[chosen[max(int(before[0]) - 1, 0) :]]

@@ -14,14 +14,14 @@ import numpy as np
 import polars as pl
 
 from ...records.trace import Trace
-from ..kernel_arrays import OP, Bools, Columns, Ints, column
+from ..kernel_arrays import OP, Bools, Ints, KernelArrays, column
 from ..launch_links import GRAPH_KIND, LinkResult
 
 Values = TypeVar("Values", Ints, Bools)
 
 
-def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
-    """Columns and links with the rows of ``trace.graph_launches`` added in time order; unchanged without any."""
+def with_whole_graphs(trace: Trace, columns: KernelArrays, link: LinkResult) -> tuple[KernelArrays, LinkResult]:
+    """Kernels and links with the rows of ``trace.graph_launches`` added in time order; unchanged without any."""
     graphs = trace.graph_launches
     extra = graphs.height
     if extra == 0:
@@ -32,10 +32,10 @@ def with_whole_graphs(trace: Trace, columns: Columns, link: LinkResult) -> tuple
     for owner in owners:
         places.setdefault(owner, len(places))
     lane = np.array([places[owner] for owner in owners], dtype=np.int64)
-    return insert_rows(columns, link, Extra(start, end, lane, link.graph_launch, np.arange(extra)), places)
+    return insert_rows(columns, link, RowsToInsert(start, end, lane, link.graph_launch, np.arange(extra)), places)
 
 
-def with_lost_replays(trace: Trace, columns: Columns, link: LinkResult) -> tuple[Columns, LinkResult]:
+def with_lost_replays(trace: Trace, columns: KernelArrays, link: LinkResult) -> tuple[KernelArrays, LinkResult]:
     """Where most graph launches left no GPU record at all: a row without duration in the place of each replay.
 
     It comes when its call has returned, behind the kernel launched before it on its thread and before the one launched
@@ -71,16 +71,18 @@ def with_lost_replays(trace: Trace, columns: Columns, link: LinkResult) -> tuple
     lane = columns.lane[following[placed]]
     keep = process[placed] == np.array(columns.lane_process)[lane]
     placed, at, lane = placed[keep], at[keep], lane[keep]
-    return insert_rows(columns, link, Extra(at, at, lane, placed, np.full(len(placed), -1)), lane_places(columns))
+    return insert_rows(
+        columns, link, RowsToInsert(at, at, lane, placed, np.full(len(placed), -1)), lane_places(columns)
+    )
 
 
-def lane_places(columns: Columns) -> dict[tuple[int, int], int]:
+def lane_places(columns: KernelArrays) -> dict[tuple[int, int], int]:
     """Lane number of each (device, process)."""
     return {place: lane for lane, place in enumerate(zip(columns.lane_device, columns.lane_process, strict=True))}
 
 
 @dataclass(frozen=True)
-class Extra:
+class RowsToInsert:
     """Rows to insert: times, lane, launch row, row of Trace.graph_launches (-1 = lost)."""
 
     start: Ints
@@ -91,9 +93,9 @@ class Extra:
 
 
 def insert_rows(
-    columns: Columns, link: LinkResult, extra_rows: Extra, places: dict[tuple[int, int], int]
-) -> tuple[Columns, LinkResult]:
-    """Columns and links with ``extra_rows`` among them in time order."""
+    columns: KernelArrays, link: LinkResult, extra_rows: RowsToInsert, places: dict[tuple[int, int], int]
+) -> tuple[KernelArrays, LinkResult]:
+    """Kernels and links with ``extra_rows`` among them in time order."""
     start, end, lane, extra = extra_rows.start, extra_rows.end, extra_rows.lane, len(extra_rows.start)
     if extra == 0:
         return columns, link

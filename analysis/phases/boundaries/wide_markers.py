@@ -12,24 +12,28 @@ import numpy as np
 import polars as pl
 
 from ...records.trace import Trace
-from ..kernel_arrays import PHASE, Columns, Ints
+from ..kernel_arrays import PHASE, Ints, KernelArrays
 from ..launch_links import LinkResult
 from .marker_steps import MarkerSteps
 from .sequence_steps import find_sequence_steps, view_lane
 from .step_boundaries import host_copies, mark_layers
 
-FULL_PASS = 0.6  # a pass with at least this share of the model's layers counts as a step (draft passes do not)
-COUNTS = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
+MIN_FULL_PASS_SHARE = (
+    0.6  # a pass with at least this share of the model's layers counts as a step (draft passes do not)
+)
+COUNT_FACTS = ("prefill_requests", "prefill_tokens", "decode_requests", "decode_tokens")
 
 
 def release_wide_markers(
-    trace: Trace, columns: Columns, link: LinkResult, markers: MarkerSteps
+    trace: Trace, columns: KernelArrays, link: LinkResult, markers: MarkerSteps
 ) -> tuple[MarkerSteps, Ints]:
     """Markers without those that hold several steps, and per kernel the phase code of such a marker (-1 = none)."""
     span = np.full(columns.count, -1, dtype=np.int8)
     if markers.frame.height == 0:
         return markers, span
-    bare = markers.frame.select(pl.all_horizontal(pl.col(name).is_null() for name in COUNTS)).to_series().to_numpy()
+    bare = (
+        markers.frame.select(pl.all_horizontal(pl.col(name).is_null() for name in COUNT_FACTS)).to_series().to_numpy()
+    )
     suspected = (markers.step >= 0) & bare[np.maximum(markers.step, 0)]
     if not suspected.any():
         return markers, span
@@ -42,7 +46,7 @@ def release_wide_markers(
             continue
         copies = copies_from(columns.lane_device[lane])
         found = find_sequence_steps(view_lane(columns, rows, link.replay, marks, copies))
-        full = found.attention >= FULL_PASS * (found.layers or 1)
+        full = found.attention >= MIN_FULL_PASS_SHARE * (found.layers or 1)
         first = np.full(len(found.attention), -1)
         first[found.step[::-1]] = rows[::-1]
         owners = markers.step[first[full & (first >= 0)]]

@@ -7,7 +7,7 @@ import polars as pl
 
 from ...records.tables import EVIDENCE, OP_CLASSES, PHASES
 from ...records.trace import Trace
-from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
+from ..kernel_arrays import HINT, PHASE, Bools, Ints, KernelArrays, of_step
 from ..launch_links import LinkResult
 from .phase_ladder import both_kinds, second_kind
 
@@ -16,7 +16,7 @@ EVIDENCE_CODE = {name: code for code, name in enumerate(EVIDENCE.categories.to_l
 
 def tag_kernels(
     trace: Trace,
-    columns: Columns,
+    columns: KernelArrays,
     link: LinkResult,
     step: Ints,
     layer: Ints,
@@ -41,11 +41,10 @@ def tag_kernels(
     )
 
 
-def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: pl.DataFrame) -> tuple[Ints, Ints]:
+def spread_over_kernels(columns: KernelArrays, link: LinkResult, step: Ints, steps: pl.DataFrame) -> tuple[Ints, Ints]:
     """Phase and evidence each kernel has from its step: the rung applies to the kernels that showed it."""
-    padded = np.append(steps["phase"].to_physical().to_numpy(), np.uint8(PHASE["unknown"]))
-    rung = np.append(steps["evidence"].to_physical().to_numpy(), np.uint8(EVIDENCE_CODE["none"]))
-    phase, evidence = padded[step], rung[step]
+    phase = of_step(steps["phase"].to_physical().to_numpy(), step, PHASE["unknown"])
+    evidence = of_step(steps["evidence"].to_physical().to_numpy(), step, EVIDENCE_CODE["none"])
     phase = np.where((step < 0) & columns.load_time, PHASE["other"], phase)
     context = EVIDENCE_CODE["step_context"]
     attention = columns.is_op("attention", "gemm", "moe_gemm") & ((columns.hint != 0) | columns.few | columns.many)
@@ -58,7 +57,7 @@ def spread_over_kernels(columns: Columns, link: LinkResult, step: Ints, steps: p
     return phase, evidence
 
 
-def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
+def own_phase(columns: KernelArrays, layer: Ints, step_phase: Ints) -> Ints:
     """In a mixed step (or one without a phase) an attention kernel whose name is sure keeps its own phase.
 
     So does a sampler that serves decoding requests only. Where a mixed step's layer launches attention for either
@@ -78,7 +77,7 @@ def own_phase(columns: Columns, layer: Ints, step_phase: Ints) -> Ints:
     return np.where(prefill, PHASE["prefill"], result)
 
 
-def projections_of_latent_attention(columns: Columns, phase: Ints, step_phase: Ints) -> Ints:
+def projections_of_latent_attention(columns: KernelArrays, phase: Ints, step_phase: Ints) -> Ints:
     """GEMMs inside a mixed layer's attention take the phase of the attention they feed.
 
     Latent attention runs its decoding requests and its prompts one after the other, each with projections of its own

@@ -10,18 +10,20 @@ import numpy as np
 import polars as pl
 
 from ...records.tables import EVIDENCE, PHASES
-from ..kernel_arrays import HINT, Bools, Columns, Ints
-from .plain_pytorch import contrasted
+from ..kernel_arrays import HINT, Bools, Ints, KernelArrays
+from .plain_pytorch import plain_pytorch_phases
 from .scheduler_policy import decoding_beside, scheduler_mixes
 
-ENOUGH = 0.2  # share of a step's attention launches that must carry a hint for the step to have that kind
-MOST = 0.6  # share of a step's GEMMs that must name few tokens (or many) before they speak for the step
-STEADY_STEPS = 3  # a token count that this many steps in a row share is a decode batch where requests are not known
-LARGEST_PADDING = 16  # captured sizes double at first, then grow by at most this much
-LARGEST_BATCH = 512  # and no batch is larger than this
+MIN_HINTED_ATTENTION_SHARE = (
+    0.2  # share of a step's attention launches that must carry a hint for the step to have that kind
+)
+MIN_NAMED_GEMM_SHARE = 0.6  # share of a step's GEMMs that must name few tokens (or many) before they speak for the step
+MIN_STEADY_STEPS = 3  # a token count that this many steps in a row share is a decode batch where requests are not known
+MAX_PADDING_TOKENS = 16  # captured sizes double at first, then grow by at most this much
+MAX_BATCH = 512  # and no batch is larger than this
 
 
-def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, steps: int) -> pl.DataFrame:
+def name_evidence(columns: KernelArrays, preparing: Ints, step: Ints, layer: Ints, steps: int) -> pl.DataFrame:
     """Per step: which kinds its kernel names show.
 
     ``decode``, ``prefill``, ``several_tokens`` (prefill or mixed), ``both``: from attention names that are sure, and
@@ -44,18 +46,20 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
     of_gemm = np.maximum(count(np.flatnonzero(columns.is_op("gemm", "moe_gemm") & (step >= 0))), 1)
 
     def sure(kind: str) -> Bools:
-        return count(attends, is_sure & (hint == HINT[kind])) / of_attention >= ENOUGH
+        return count(attends, is_sure & (hint == HINT[kind])) / of_attention >= MIN_HINTED_ATTENTION_SHARE
 
     def likely(kind: str) -> Bools:
         weak = count(attends, ~is_sure & (hint == HINT[kind])) / of_attention
-        return np.maximum(weak, count(multiplies, columns.hint[multiplies] == HINT[kind]) / of_gemm) > MOST
+        return (
+            np.maximum(weak, count(multiplies, columns.hint[multiplies] == HINT[kind]) / of_gemm) > MIN_NAMED_GEMM_SHARE
+        )
 
     named = sure("decode") | sure("prefill") | sure("prefill_or_mixed") | sure("mixed")
     _, first = np.unique(layer[attends], return_index=True)
     heads = attends[first]
     layers = np.maximum(count(heads), 1)
-    paired = count(heads, both_kinds(columns, layer)[heads]) / layers >= ENOUGH
-    seconds = count(attends, second_kind(columns, layer)[attends]) / layers >= ENOUGH
+    paired = count(heads, both_kinds(columns, layer)[heads]) / layers >= MIN_HINTED_ATTENTION_SHARE
+    seconds = count(attends, second_kind(columns, layer)[attends]) / layers >= MIN_HINTED_ATTENTION_SHARE
     prepares_decode = ~named & (count(prepares, preparing[prepares] == HINT["decode"]) > 0)
     prepares_prompt = ~named & (count(prepares, preparing[prepares] == HINT["prefill_or_mixed"]) > 0)
     frame = pl.DataFrame(
@@ -65,8 +69,8 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
             "several_tokens": sure("prefill_or_mixed") | prepares_prompt,
             "both": sure("mixed") | paired,
             "second": seconds,
-            "few": count(attends, columns.few[attends]) / of_attention >= ENOUGH,
-            "many": count(attends, columns.many[attends]) / of_attention >= ENOUGH,
+            "few": count(attends, columns.few[attends]) / of_attention >= MIN_HINTED_ATTENTION_SHARE,
+            "many": count(attends, columns.many[attends]) / of_attention >= MIN_HINTED_ATTENTION_SHARE,
             "verify": count(rejects, columns.hint[rejects] == HINT["decode"]) > 0,
             "likely_decode": likely("decode"),
             "likely_prefill": likely("prefill"),
@@ -78,7 +82,7 @@ def name_evidence(columns: Columns, preparing: Ints, step: Ints, layer: Ints, st
     return frame.with_columns(likely=word.otherwise(pl.lit(""))).drop("likely_decode", "likely_prefill")
 
 
-def both_kinds(columns: Columns, layer: Ints) -> Bools:
+def both_kinds(columns: KernelArrays, layer: Ints) -> Bools:
     """Kernels of layers whose attention was launched twice, once for decoding requests and once for prompts.
 
     Kernels of different layers are not compared: models with sliding windows use another kernel in every other layer.
@@ -87,7 +91,7 @@ def both_kinds(columns: Columns, layer: Ints) -> Bools:
     return beside_decode(columns, layer, context)
 
 
-def beside_decode(columns: Columns, layer: Ints, other: Bools) -> Bools:
+def beside_decode(columns: KernelArrays, layer: Ints, other: Bools) -> Bools:
     """Kernels of layers that hold an attention kernel named for decoding and one of ``other``."""
     rows = np.flatnonzero(columns.is_op("attention") & (layer >= 0))
     count = int(layer.max(initial=-1)) + 2
@@ -97,7 +101,7 @@ def beside_decode(columns: Columns, layer: Ints, other: Bools) -> Bools:
     return np.asarray((decode & beside)[layer])
 
 
-def second_kind(columns: Columns, layer: Ints) -> Bools:
+def second_kind(columns: KernelArrays, layer: Ints) -> Bools:
     """Attention kernels whose name says nothing, alone beside one named for decoding in their layer."""
     attention = columns.is_op("attention") & (layer >= 0)
     silent: Bools = attention & (columns.hint == 0)
@@ -124,8 +128,10 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
     )
     named_mixed = bool((own["named"] == "mixed").any())
     own = own.with_columns(beside=decoding_beside(own, named_mixed or scheduler_mixes(own, mixes)))
-    own = own.with_columns(contrasted(own, pl.col("decoding") | (first.is_null() & (pl.col("likely") == "decode"))))
-    settled = pl.when(pl.col("beside") == 0).then(pl.lit("prefill")).otherwise(pl.lit("mixed"))
+    own = own.with_columns(
+        plain_pytorch_phases(own, pl.col("decoding") | (first.is_null() & (pl.col("likely") == "decode")))
+    )
+    prompt_phase = pl.when(pl.col("beside") == 0).then(pl.lit("prefill")).otherwise(pl.lit("mixed"))
     verify = pl.col("verify") & (first.is_null() | first.is_in(["several", "decode"]))
     ladder = [
         (pl.col("excluded") & pl.col("marker_phase").is_null(), pl.lit("other"), "step_context"),
@@ -133,13 +139,13 @@ def decide_phases(steps: pl.DataFrame, mixes: bool | None) -> pl.DataFrame:
         (pl.col("marker_phase").is_not_null(), pl.col("marker_phase"), "marker"),
         (pl.col("draft"), pl.lit("other"), "step_context"),
         (verify, pl.lit("decode"), "kernel_name"),
-        (pl.col("named") == "several", settled, "kernel_name"),
+        (pl.col("named") == "several", prompt_phase, "kernel_name"),
         (pl.col("named").is_not_null(), pl.col("named"), "kernel_name"),
-        (pl.col("counted") == "several", settled, "launch_geometry"),
+        (pl.col("counted") == "several", prompt_phase, "launch_geometry"),
         (pl.col("counted").is_not_null(), pl.col("counted"), "launch_geometry"),
         (pl.col("full_graph"), pl.lit("decode"), "graph_replay"),
         (pl.col("likely") != "", pl.col("likely"), "kernel_name"),
-        (pl.col("contrast").is_not_null(), pl.col("contrast"), "launch_geometry"),
+        (pl.col("plain_pytorch").is_not_null(), pl.col("plain_pytorch"), "launch_geometry"),
         (pl.col("steady"), pl.lit("decode"), "launch_geometry"),
     ]
     phase, evidence = pl.lit("unknown"), pl.lit("none")
@@ -177,7 +183,7 @@ def may_be_padding() -> pl.Expr:
     Not where kernels outside the graph count the real tokens.
     """
     padded = pl.col("graph_id").is_not_null() & ~pl.col("unpadded")
-    return padded & (pl.col("tokens") <= 2 * pl.col("requests") + LARGEST_PADDING)
+    return padded & (pl.col("tokens") <= 2 * pl.col("requests") + MAX_PADDING_TOKENS)
 
 
 def counted_phase() -> pl.Expr:
@@ -200,17 +206,17 @@ def counted_phase() -> pl.Expr:
 
 def larger_than_batches() -> pl.Expr:
     """More tokens than any batch has requests."""
-    return pl.col("tokens") > LARGEST_BATCH
+    return pl.col("tokens") > MAX_BATCH
 
 
 def leaps() -> pl.Expr:
     """Many more tokens than the steady batch just before it: only prompts make a batch grow."""
     before = pl.col("tokens").shift(1).over("lane")
-    return pl.col("steady").shift(1).over("lane") & (pl.col("tokens") > 2 * before + LARGEST_PADDING)
+    return pl.col("steady").shift(1).over("lane") & (pl.col("tokens") > 2 * before + MAX_PADDING_TOKENS)
 
 
 def steady_batch() -> pl.Expr:
     """A token count shared by several steps in a row, small enough for a batch."""
     tokens = pl.col("tokens")
     run = (tokens != tokens.shift(1).over("lane")).fill_null(True).cum_sum()
-    return (pl.len().over("lane", run) >= STEADY_STEPS) & (tokens <= LARGEST_BATCH)
+    return (pl.len().over("lane", run) >= MIN_STEADY_STEPS) & (tokens <= MAX_BATCH)

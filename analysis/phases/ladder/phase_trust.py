@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...records.tables import EVIDENCE
 from ...records.trace import Trace
+from ...records.trust import Contradiction, StepsOutsideGraphs
+from ...records.usable_steps import USABLE_STEP
 from ..boundaries.marker_steps import MarkerSteps
-from ..kernel_arrays import HINT, PHASE, Bools, Columns, Ints
+from ..kernel_arrays import HINT, PHASE, Bools, Ints, KernelArrays, of_step
 from ..launch_links import LinkResult
 
 MAX_EXAMPLES = 3
-EMPTY_SHARE = 0.5  # of the step markers without kernels from which on it is said
-# attention that is named for the cache it reads
-READS_CACHE = r"(?i)paged_?kv|paged_attention|decode(?:[^r]|$)|ForGen|masked_multihead|flash_fwd_splitkv_mla"
-TRAINING = r"_bwd_|_backward|[Bb]ackward[A-Z_]|\bflash_bwd|\bdgrad|\bwgrad|fused_?adam|FusedAdam"
+NO_ORDER = "autoregressive phases cannot be found in sums by kernel name: they have no order and no steps"
+MAX_EMPTY_MARKER_SHARE = 0.5  # of the step markers without kernels from which on it is said
 
 
 def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
@@ -32,7 +31,7 @@ def time_by_evidence(kernels: pl.DataFrame) -> dict[str, float]:
     return {kind: sums.get(kind, 0) / total for kind in EVIDENCE.categories.to_list()}
 
 
-def is_autoregressive(trace: Trace, columns: Columns, steps: pl.DataFrame) -> bool:
+def is_autoregressive(trace: Trace, columns: KernelArrays, steps: pl.DataFrame) -> bool:
     """Whether a language model generates tokens in this capture.
 
     An engine's markers say so; else a step that decodes, or prompts whose keys and values are kept: a cache is
@@ -43,9 +42,9 @@ def is_autoregressive(trace: Trace, columns: Columns, steps: pl.DataFrame) -> bo
     if (served["evidence"].cast(pl.String) == "marker").any():
         return True
     names = trace.names["name"]
-    trains = bool(names.gather(np.unique(columns.name)).str.contains(TRAINING).any())
+    trains = bool(names.gather(np.unique(columns.name)).str.contains(sign_pattern("training")).any())
     attends = names.gather(np.unique(columns.name[columns.is_op("attention")]))
-    keeps = bool(columns.is_op("kv_write").any()) or bool(attends.str.contains(READS_CACHE).any())
+    keeps = bool(columns.is_op("kv_write").any()) or bool(attends.str.contains(sign_pattern("reads_cache")).any())
     generates = bool(columns.is_op("sampling").any()) and served.height > 1
     decodes = bool(served["phase"].cast(pl.String).is_in(["decode", "mixed"]).any())
     return not trains and bool(served.height) and (keeps or (decodes and generates))
@@ -56,7 +55,9 @@ def why_partial(
 ) -> list[str]:
     """Sentences about what could not be seen."""
     reasons = []
-    if not autoregressive:
+    if trace.holds_sums:
+        reasons.append(NO_ORDER)
+    elif not autoregressive:
         reasons.append("no autoregressive phases found")
     if markers.ranges_seen and not (markers.step >= 0).any():
         if not (link.launch >= 0).any():
@@ -65,7 +66,7 @@ def why_partial(
             cause = "no kernel was launched inside them"
         found = "steps come from the order of kernels" if steps.height else "per-step times not available"
         reasons.append(f"{markers.ranges_seen} step markers hold no kernels: {cause}; {found}")
-    elif markers.ranges_seen and unused_markers(markers) > EMPTY_SHARE * markers.ranges_seen:
+    elif markers.ranges_seen and unused_markers(markers) > MAX_EMPTY_MARKER_SHARE * markers.ranges_seen:
         reasons.append(
             f"{unused_markers(markers)} of {markers.ranges_seen} step markers hold no kernels: the profiler recorded "
             "only part of the steps it marked"
@@ -82,16 +83,16 @@ def unused_markers(markers: MarkerSteps) -> int:
     return int((~used & serves).sum())
 
 
-def ambiguous_share(columns: Columns, markers: MarkerSteps, in_window: Bools) -> float:
+def ambiguous_share(columns: KernelArrays, markers: MarkerSteps, in_window: Bools) -> float:
     """Percent of kernel time whose step rests on its neighbours because its own launch call was lost."""
     lengths = columns.end - columns.start
     total = int(lengths[in_window].sum())
     return 100.0 * int(lengths[in_window & markers.ambiguous].sum()) / total if total else 0.0
 
 
-def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, Any]:
+def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, StepsOutsideGraphs]:
     """Steps that ran without a graph although others of the capture replay one, and why."""
-    whole = steps.filter(~pl.col("excluded") & ~pl.col("partial"))
+    whole = steps.filter(USABLE_STEP)
     inside = whole.filter(pl.col("graph_id").is_not_null())
     if inside.height == 0:
         return {}
@@ -107,17 +108,17 @@ def steps_outside_graphs(steps: pl.DataFrame) -> dict[str, Any]:
         .otherwise(pl.lit("not known"))
     )
     counts = outside.group_by(why.alias("why")).agg(pl.len(), (pl.col("busy_ns").sum() / 1e6).alias("ms")).sort("why")
-    return {reason: {"steps": count, "gpu_ms": ms} for reason, count, ms in counts.iter_rows()}
+    return {reason: StepsOutsideGraphs(steps=count, gpu_ms=ms) for reason, count, ms in counts.iter_rows()}
 
 
 def find_contradictions(
-    trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame, decided: pl.DataFrame
-) -> list[dict[str, Any]]:
+    trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame
+) -> tuple[Contradiction, ...]:
     """Where two kinds of evidence disagree: what, how many steps and kernels, their GPU time, examples."""
-    return [*phase_contradictions(trace, columns, step, steps), *count_contradictions(steps)]
+    return (*phase_contradictions(trace, columns, step, steps), *count_contradictions(steps))
 
 
-def count_contradictions(steps: pl.DataFrame) -> list[dict[str, Any]]:
+def count_contradictions(steps: pl.DataFrame) -> list[Contradiction]:
     """Marked steps that claim more tokens than their kernels were launched for."""
     claimed = pl.col("prefill_tokens") + pl.col("decode_tokens")
     marked = pl.col("evidence").cast(pl.String) == "marker"
@@ -125,22 +126,22 @@ def count_contradictions(steps: pl.DataFrame) -> list[dict[str, Any]]:
     if wrong.height == 0:
         return []
     return [
-        {
-            "what": "marker counts more tokens than its kernels were launched for",
-            "steps": wrong.height,
-            "kernels": int(wrong["kernel_count"].sum()),
-            "gpu_ms": float(wrong["busy_ns"].sum()) / 1e6,
-            "examples": [
+        Contradiction(
+            what="marker counts more tokens than its kernels were launched for",
+            steps=wrong.height,
+            kernels=int(wrong["kernel_count"].sum()),
+            gpu_ms=float(wrong["busy_ns"].sum()) / 1e6,
+            examples=tuple(
                 f"{label}: launched for {tokens} tokens"
                 for label, tokens in wrong.head(MAX_EXAMPLES).select("label", "launched_tokens").iter_rows()
-            ],
-        }
+            ),
+        )
     ]
 
 
-def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.DataFrame) -> list[dict[str, Any]]:
+def phase_contradictions(trace: Trace, columns: KernelArrays, step: Ints, steps: pl.DataFrame) -> list[Contradiction]:
     """Steps whose marker says one phase while their attention kernels are sure of another."""
-    marked = np.append(steps["evidence"].cast(pl.String).to_numpy() == "marker", False)[step]
+    marked = of_step((steps["evidence"].cast(pl.String) == "marker").to_numpy(), step, False)
     attention = np.flatnonzero(columns.is_op("attention") & columns.hint_sure & marked)
     own = step[attention]
     phase = steps["phase"].to_physical().to_numpy()[own]
@@ -158,28 +159,22 @@ def phase_contradictions(trace: Trace, columns: Columns, step: Ints, steps: pl.D
         examples = steps[number[:MAX_EXAMPLES]]["label"].fill_null("").to_list()
         names = trace.names["short_name"].gather(np.unique(columns.name[rows])[:MAX_EXAMPLES]).to_list()
         found.append(
-            {
-                "what": f"marker says {said}, attention kernels are {shown.replace('_', ' ')}",
-                "steps": len(number),
-                "kernels": len(rows),
-                "gpu_ms": float((columns.end - columns.start)[rows].sum() / 1e6),
-                "examples": [f"{label}: {name}" for label, name in zip(examples, names * len(examples), strict=False)],
-            }
+            Contradiction(
+                what=f"marker says {said}, attention kernels are {shown.replace('_', ' ')}",
+                steps=len(number),
+                kernels=len(rows),
+                gpu_ms=float((columns.end - columns.start)[rows].sum() / 1e6),
+                examples=tuple(
+                    f"{label}: {name}" for label, name in zip(examples, names * len(examples), strict=False)
+                ),
+            )
         )
     return found
 
 
-def link_counts(link: LinkResult) -> dict[str, int]:
-    """Launches without a kernel and kernels without a launch."""
-    return {
-        "launches_without_kernel": int((~link.launch_used).sum()),
-        "kernels_without_launch": int((link.launch < 0).sum()),
-    }
-
-
 def median_kernels(steps: pl.DataFrame) -> float | None:
     """Kernels of the median pure decode step, else of the median step; None without steps."""
-    whole = steps.filter(~pl.col("excluded") & ~pl.col("partial"))
+    whole = steps.filter(USABLE_STEP)
     decode = whole.filter(pl.col("phase").cast(pl.String) == "decode")
     chosen = decode if decode.height else whole
     value = chosen["kernel_count"].median()

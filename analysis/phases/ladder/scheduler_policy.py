@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import polars as pl
 
-VANISHED = 0.5  # share of the requests that are gone one step later where nobody decodes
-NEW_ARRIVALS_NS = 50_000_000  # after an idle time like this nobody was decoding any more
+MIN_GONE_REQUESTS_SHARE = 0.5  # share of the requests that are gone one step later where nobody decodes
+MAX_DECODING_PAUSE_NS = 50_000_000  # after an idle time like this nobody was decoding any more
 
 
 def scheduler_mixes(steps: pl.DataFrame, default: bool | None) -> bool | None:
@@ -61,7 +61,7 @@ def decoding_beside(steps: pl.DataFrame, mixes: bool | None) -> pl.Series:
     first = pl.int_range(pl.len()).over("lane") == 0
     available = pl.when(first).then(0).otherwise((sampled - goes_on).shift(1).over("lane"))
     idle = pl.col("start_ns") - pl.col("end_ns").shift(1).over("lane")
-    waiting = pl.when(idle.fill_null(0) > NEW_ARRIVALS_NS).then(0).otherwise(available)
+    waiting = pl.when(idle.fill_null(0) > MAX_DECODING_PAUSE_NS).then(0).otherwise(available)
     # Nothing known before it: an engine that mixes and samples many rows in the middle of its work was mixing.
     alone = (pl.len().over("lane") == 1) | (pl.col("cut_short") & first)
     # An embedding server samples nothing, and a prefill worker's requests are gone in the next step.
@@ -85,4 +85,4 @@ def vanish() -> pl.Expr:
     requests = pl.col("requests")
     gone = (requests - (requests.shift(-1).over("lane") - 1)).clip(lower_bound=0)
     kept = pl.when(requests.shift(-1).over("lane").is_not_null()).then(requests)
-    return (gone.sum().over("lane") > VANISHED * kept.sum().over("lane")).fill_null(False)
+    return (gone.sum().over("lane") > MIN_GONE_REQUESTS_SHARE * kept.sum().over("lane")).fill_null(False)

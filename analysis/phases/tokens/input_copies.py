@@ -8,28 +8,29 @@ of a fitting size is chance; a count stands where copies of different inputs agr
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import polars as pl
 
+from ...numeric.grouping import rows_by_key
+from ...numeric.intervals import latest_end_so_far
 from ...records.trace import Trace
-from ..features.graph_replays import Replays
-from ..kernel_arrays import Columns, Ints, copies_by_lane, rows_by_key
-from .launch_geometry import geometry_rules
+from ..graph_replays import Replays
+from ..kernel_arrays import Ints, KernelArrays, copies_by_lane
+from .launch_geometry import InputCopyRule, input_copy_rules
 
 NEVER = np.iinfo(np.int64).max
 
 
 def copied_tokens(
-    trace: Trace, columns: Columns, replays: Replays, step: Ints, steps: pl.DataFrame, engine: str | None
+    trace: Trace, columns: KernelArrays, replays: Replays, step: Ints, steps: pl.DataFrame, engine: str | None
 ) -> pl.Series:
     """Tokens copied into each step's graph, null where copies do not tell or tell two counts.
 
     ``steps`` needs number, lane, end_ns, graph_id, full_graph and launched (the graph's size), sorted by lane and time.
     """
     nothing = pl.Series("copied", [None] * steps.height, dtype=pl.Int64)
-    rules = [rule for rule in geometry_rules("input_copies") if rule["engine"] == engine]
+    rules = [rule for rule in input_copy_rules() if rule.engine == engine]
     if not rules or trace.copies.height == 0 or steps.height == 0:
         return nothing
     sizes = sizes_before_replays(trace, columns, first_replays(columns, replays, step, steps.height), steps)
@@ -63,7 +64,7 @@ def with_copied_tokens(steps: pl.DataFrame, copied: pl.Series) -> pl.DataFrame:
     )
 
 
-def first_replays(columns: Columns, replays: Replays, step: Ints, steps: int) -> Ints:
+def first_replays(columns: KernelArrays, replays: Replays, step: Ints, steps: int) -> Ints:
     """When each step's first graph replay begins, NEVER without one."""
     first = np.full(steps, NEVER)
     owner = step[replays.first]
@@ -72,14 +73,14 @@ def first_replays(columns: Columns, replays: Replays, step: Ints, steps: int) ->
     return first
 
 
-def sizes_before_replays(trace: Trace, columns: Columns, first: Ints, steps: pl.DataFrame) -> pl.DataFrame:
+def sizes_before_replays(trace: Trace, columns: KernelArrays, first: Ints, steps: pl.DataFrame) -> pl.DataFrame:
     """Copies between the end of the step before and a step's first replay: number (of the step), kind, bytes, len."""
     copies = trace.copies.filter(pl.col("graph_node_id") <= 0)
     lane_of_step, ends = steps["lane"].to_numpy(), steps["end_ns"].to_numpy()
     parts = []
     copies_of = copies_by_lane(copies, columns)
     for lane, own in enumerate(rows_by_key(lane_of_step, np.arange(len(columns.lane_device)))):
-        before = np.concatenate([[np.iinfo(np.int64).min], np.maximum.accumulate(ends[own])])
+        before = np.concatenate([[np.iinfo(np.int64).min], latest_end_so_far(ends[own])])
         replayed = np.flatnonzero(first[own] < NEVER)
         mine = copies_of(lane)
         time = mine["start_ns"].to_numpy()
@@ -92,11 +93,11 @@ def sizes_before_replays(trace: Trace, columns: Columns, first: Ints, steps: pl.
     return pl.concat(parts).group_by("number", "kind", "bytes").len()
 
 
-def agreed_counts(sizes: pl.DataFrame, rule: dict[str, Any]) -> pl.DataFrame:
+def agreed_counts(sizes: pl.DataFrame, rule: InputCopyRule) -> pl.DataFrame:
     """Counts on which the copies before a replay agree: one copy for each of the rule's element sizes."""
-    own = sizes.filter(pl.col("kind").is_in(rule["kinds"])).group_by("number", "bytes").agg(pl.col("len").sum())
+    own = sizes.filter(pl.col("kind").is_in(rule.kinds)).group_by("number", "bytes").agg(pl.col("len").sum())
     agreed = None
-    for size, times in Counter(rule["bytes"]).items():
+    for size, times in Counter(rule.bytes).items():
         fitting = own.filter((pl.col("bytes") % size == 0) & (pl.col("bytes") > 0) & (pl.col("len") >= times))
         counts = fitting.select("number", (pl.col("bytes") // size).alias("tokens"))
         agreed = counts if agreed is None else agreed.join(counts, on=["number", "tokens"])

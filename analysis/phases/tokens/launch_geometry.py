@@ -8,28 +8,72 @@ block per request; so do several attention kernels.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 import polars as pl
+from msgspec import UNSET, UnsetType, convert
 
 from ...facts.load import load_table
+from ...records.record import Record
 from ...records.trace import Trace
-from ..kernel_arrays import HINT, OP, Bools, Columns, Ints
+from ..kernel_arrays import HINT, OP, Bools, Ints, KernelArrays
 
 TOKEN_CLASSES = ("kv_write", "rope", "norm", "activation", "quantize")  # in order of trust
 NO_LIMIT = 1 << 31  # of a grid axis
-HALF_BATCH = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
+MIN_HALF_BATCH_SHARE = 0.8  # a stream with at least this share of the busiest one's kernels holds a half of the batch
 MIN_NORM_SHARE = 0.25  # per-head norms have more rows than tokens; the least grid seen this often is the token count
 
 
+class GeometryRule(Record, frozen=True, kw_only=True):
+    """One row of launch_geometry.toml; its head says what the keys mean."""
+
+    name: str
+    regex: str
+    example: str
+    source: str
+    batch: str = ""  # grid axis that counts requests of attention
+    rows: str = ""  # grid axis that counts requests elsewhere
+    tokens: str = ""  # grid axis that counts tokens
+    split: bool | UnsetType = UNSET
+    tail: bool = False
+    minus: int = 0
+    flat: bool = False
+    most: int = NO_LIMIT
+    phase: str = ""  # hint of kernels launched for one kind of step
+    op_class: str = ""
+
+
+class CopiesExample(Record, frozen=True, kw_only=True):
+    """Sizes of copies seen before a replay, bytes, and the tokens they stand for."""
+
+    copies: tuple[int, ...]
+    tokens: int
+
+
+class InputCopyRule(Record, frozen=True, kw_only=True):
+    """One row of the ``input_copies`` of launch_geometry.toml."""
+
+    name: str
+    engine: str
+    bytes: tuple[int, ...]  # per token, of inputs that are copied with every step
+    kinds: tuple[str, ...]  # of copies
+    example: CopiesExample
+    source: str
+
+
 @cache
-def geometry_rules(section: str) -> tuple[dict[str, Any], ...]:
-    """Rows of one section of geometry.toml."""
-    return tuple(load_table("launch_geometry")[section])
+def geometry_rules(section: str) -> tuple[GeometryRule, ...]:
+    """Rows of one section of launch_geometry.toml that is about kernels."""
+    return convert(load_table("launch_geometry")[section], tuple[GeometryRule, ...])
 
 
-def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
+@cache
+def input_copy_rules() -> tuple[InputCopyRule, ...]:
+    """Which copies fill the inputs of a graph, by engine."""
+    return convert(load_table("launch_geometry")["input_copies"], tuple[InputCopyRule, ...])
+
+
+def tokens_per_step(trace: Trace, columns: KernelArrays, step: Ints, replay: Ints, steps: int) -> pl.DataFrame:
     """``launched``: tokens the kernels of each step were launched for; ``tokens``: those that are real.
 
     Where the cache is written outside a step's graphs (piecewise graphs), its kernels count real tokens while those of
@@ -60,7 +104,7 @@ def tokens_per_step(trace: Trace, columns: Columns, step: Ints, replay: Ints, st
     )
 
 
-def count_grids(columns: Columns, step: Ints, rows: Ints, steps: int) -> pl.Series:
+def count_grids(columns: KernelArrays, step: Ints, rows: Ints, steps: int) -> pl.Series:
     """Per step the grid.x that most classes of token-parallel kernels among ``rows`` agree on, null without any."""
     classes = [OP[name] for name in TOKEN_CLASSES]
     frame = pl.DataFrame(
@@ -74,7 +118,9 @@ def count_grids(columns: Columns, step: Ints, rows: Ints, steps: int) -> pl.Seri
     per_stream = usual.group_by("step", "op", "stream", maintain_order=True).first()
     busiest = pl.col("len").max().over("step", "op")  # halves of a batch on two streams have as many kernels each
     per_class = (
-        per_stream.filter(pl.col("len") >= HALF_BATCH * busiest).group_by("step", "op").agg(pl.col("tokens").sum())
+        per_stream.filter(pl.col("len") >= MIN_HALF_BATCH_SHARE * busiest)
+        .group_by("step", "op")
+        .agg(pl.col("tokens").sum())
     )
     trust = pl.col("op").replace_strict(classes, range(len(classes)), return_dtype=pl.Int64)
     best = (
@@ -96,7 +142,7 @@ def spread(frame: pl.DataFrame, value: str, steps: int) -> pl.Series:
 
 
 def requests_per_step(
-    trace: Trace, columns: Columns, step: Ints, steps: int, last_attention: Ints, batch: Ints
+    trace: Trace, columns: KernelArrays, step: Ints, steps: int, last_attention: Ints, batch: Ints
 ) -> pl.DataFrame:
     """Requests of each step, by what shows them; null where not seen.
 
@@ -128,13 +174,13 @@ def requests_per_step(
     )
 
 
-def attention_batch(trace: Trace, columns: Columns, name_facts: pl.DataFrame) -> Ints:
+def attention_batch(trace: Trace, columns: KernelArrays, name_facts: pl.DataFrame) -> Ints:
     """Requests in the batch of each attention kernel as its grid tells, 0 where the layout is not known."""
     return np.where(columns.is_op("attention"), grid_axis(trace, columns, "rule", split=name_facts["split_kv"]), 0)
 
 
 def grid_axis(
-    trace: Trace, columns: Columns, section: str, *, split: pl.Series | None = None, front: bool = False
+    trace: Trace, columns: KernelArrays, section: str, *, split: pl.Series | None = None, front: bool = False
 ) -> Ints:
     """For each kernel what the first matching rule of ``section`` counts on its grid, 0 without one.
 
@@ -148,14 +194,14 @@ def grid_axis(
     most = np.full(trace.names.height, NO_LIMIT)
     key = {"rule": "batch", "rows": "rows", "tokens": "tokens"}[section]
     for rule in reversed(geometry_rules(section)):
-        if front and rule.get("tail", False):
+        if front and rule.tail:
             continue
-        matches = trace.names["name"].str.contains(rule["regex"])
-        if "split" in rule and split is not None:
-            matches &= (split == rule["split"]).fill_null(False)
+        matches = trace.names["name"].str.contains(rule.regex)
+        if rule.split is not UNSET and split is not None:
+            matches &= (split == rule.split).fill_null(False)
         hit = matches.to_numpy()
         axes[hit] = ("grid_x", "grid_y", "grid_z").index(rule[key]) + 1
-        minus[hit], flat[hit], most[hit] = rule.get("minus", 0), rule.get("flat", False), rule.get("most", NO_LIMIT)
+        minus[hit], flat[hit], most[hit] = rule.minus, rule.flat, rule.most
     size = np.zeros(columns.count, dtype=np.int64)
     if not axes.any():
         return size
@@ -173,13 +219,13 @@ def names_like(trace: Trace, section: str) -> Bools:
     """Per name, whether a rule of ``section`` holds: attention kernels for 'few' query rows, or for 'many'."""
     found = np.zeros(trace.names.height, dtype=bool)
     for rule in geometry_rules(section):
-        found |= trace.names["name"].str.contains(rule["regex"]).to_numpy()
+        found |= trace.names["name"].str.contains(rule.regex).to_numpy()
     return found
 
 
-def preparing_hint(trace: Trace, columns: Columns) -> Ints:
+def preparing_hint(trace: Trace, columns: KernelArrays) -> Ints:
     """For metadata kernels that one kind of step launches: the code of its hint, 0 for all others."""
     hints = np.zeros(trace.names.height, dtype=np.int64)
     for rule in geometry_rules("prepare"):
-        hints[trace.names["name"].str.contains(rule["regex"]).to_numpy()] = HINT[rule["phase"]]
+        hints[trace.names["name"].str.contains(rule.regex).to_numpy()] = HINT[rule.phase]
     return hints[columns.name] if len(hints) and columns.count else np.zeros(columns.count, dtype=np.int64)

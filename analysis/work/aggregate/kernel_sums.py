@@ -60,16 +60,18 @@ class GroupSums:
     rows: Lists  # kernel rows of each group
     dtype: Ints
     helper: npt.NDArray[np.bool_]
-    duration: Ints
+    duration: Ints  # of one launch of each kernel row
+    launches: Ints | None  # launches of each kernel row of sums; None where each is one
 
 
 class _Groups:
     """The groups that occur, the group of each kernel in the window, and sums over them."""
 
-    def __init__(self, code: Ints) -> None:
+    def __init__(self, code: Ints, launches: Ints | None) -> None:
         often = np.bincount(code)
         self.codes = np.flatnonzero(often)
-        self.count = often[self.codes]
+        self.rows = often[self.codes]
+        self.launches = launches  # that each row stands for; None where each is one
         place = np.zeros(len(often), np.int64)
         place[self.codes] = np.arange(len(self.codes))
         self.of = place[code]
@@ -80,8 +82,9 @@ class _Groups:
         return np.bincount(self.of, np.where(known, values, 0.0), len(self.codes)).astype(np.float64)
 
     def number(self, where: Bools) -> Floats:
-        """How many kernels of each group ``where`` is true of."""
-        return np.bincount(self.of, where, len(self.codes)).astype(np.float64)
+        """How many launches of each group ``where`` is true of."""
+        counted = where if self.launches is None else np.where(where, self.launches, 0)
+        return np.bincount(self.of, counted, len(self.codes)).astype(np.float64)
 
     def split(self, kind: npt.NDArray[np.integer], ms: Floats, kinds: int) -> Floats:
         """Time of each group by kind."""
@@ -89,8 +92,11 @@ class _Groups:
         return np.asarray(np.bincount(self.of * kinds + kind, ms, groups * kinds), np.float64).reshape(groups, kinds)
 
 
-def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
-    """Sum the work of all kernels in the window."""
+def group_sums(phases: PhaseResult, work: KernelWork, launches: Ints | None = None) -> GroupSums:
+    """Sum the work of all kernels in the window.
+
+    ``launches``: how many each kernel row stands for, where the input holds sums; times and work are theirs together.
+    """
     kernels = phases.kernels
     inside = np.flatnonzero(kernels["in_window"].fill_null(False).to_numpy())
     # usually the window holds every kernel: then the columns themselves serve, not copies of them
@@ -99,7 +105,9 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     def codes(column: str) -> npt.NDArray[np.integer]:
         return np.asarray(kernels[column].to_physical().to_numpy()[chosen])
 
-    groups = _Groups(work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase"))
+    wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
+    groups = _Groups(wide, None if launches is None else launches[chosen])
+    del wide
     ms = work.duration[chosen] / MS
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns = _sums_of_work(work, chosen, ms, groups)
@@ -108,12 +116,12 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
     columns["whole_n"] = groups.number(np.append(whole, False)[work.step[chosen]])
     columns |= _bounded(work, countable_steps(phases.steps), inside, groups)
     order = stable_order(groups.of)
-    ends = np.cumsum(groups.count)
+    ends = np.cumsum(groups.rows)
     rows = Lists(order if isinstance(chosen, slice) else inside[order], np.append(0, ends))
     some = len(groups.codes) > 0
     return GroupSums(
         name=groups.codes // len(_PHASES),
-        op=codes("op_class")[order[ends - groups.count]].astype(np.int64),
+        op=codes("op_class")[order[ends - groups.rows]].astype(np.int64),
         phase=groups.codes % len(_PHASES),
         columns=columns,
         by_evidence=groups.split(codes("evidence"), ms, len(_EVIDENCE)),
@@ -125,7 +133,8 @@ def group_sums(phases: PhaseResult, work: KernelWork) -> GroupSums:
             np.int64
         ),
         helper=np.logical_and.reduceat(work.helper[rows.values], rows.begins[:-1]) if some else np.zeros(0, np.bool_),
-        duration=work.duration,
+        duration=work.duration if launches is None else work.duration // launches,
+        launches=launches,
     )
 
 
@@ -140,7 +149,7 @@ def _sums_of_work(work: KernelWork, chosen: slice | Ints, ms: Floats, groups: _G
     both = has_size & has_flop  # of one kernel: FLOPs of some and bytes of others make no intensity
     placed = both & priced & has_memory
     columns = {
-        "count": groups.count.astype(np.float64),
+        "count": number(np.ones(len(ms), np.bool_)) if groups.launches is not None else groups.rows.astype(np.float64),
         "total_ms": total(ms),
         "both_flop": total(flop, both),
         "both_bytes": total(size, both),
@@ -208,9 +217,17 @@ def _bounded(work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, gro
     }
 
 
-def median_row(rows: Ints, duration: Ints) -> tuple[int, float]:
-    """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``."""
+def median_row(rows: Ints, duration: Ints, launches: Ints | None = None) -> tuple[int, float]:
+    """The row of the median (lower middle) duration and the median in ns, of the kernels in ``rows``.
+
+    ``launches``: how many kernels of its duration each row stands for, where that is not one.
+    """
     own = duration[rows]
+    if launches is not None:
+        order = np.argsort(own, kind="stable")
+        reached = np.cumsum(launches[rows[order]])
+        lower, upper = np.searchsorted(reached, [(reached[-1] - 1) // 2, reached[-1] // 2], side="right")
+        return int(rows[order[lower]]), float(own[order[lower]] + own[order[upper]]) / 2.0
     if len(own) == 1:
         return int(rows[0]), float(own[0])
     middle = (len(own) - 1) // 2
@@ -279,7 +296,8 @@ def each_group(sums: GroupSums) -> Iterator[RowSums]:
     op, phase, name = sums.op.tolist(), sums.phase.tolist(), sums.name.tolist()
     begins = sums.rows.begins.tolist()
     for group, values in enumerate(zip(*(column.tolist() for column in columns.values()), strict=True)):
-        median_launch, median_ns = median_row(sums.rows.values[begins[group] : begins[group + 1]], sums.duration)
+        own = sums.rows.values[begins[group] : begins[group + 1]]
+        median_launch, median_ns = median_row(own, sums.duration, sums.launches)
         yield RowSums(
             op_class=_OPS[op[group]],
             phase=_PHASES[phase[group]],
@@ -301,7 +319,7 @@ def merged(sums: GroupSums, members: Sequence[int]) -> RowSums:
     at = np.asarray(members, np.int64)
     evidence = sums.by_evidence[at].sum(axis=0)
     steps = np.unique(sums.steps.joined(members))
-    median_launch, median_ns = median_row(sums.rows.joined(members), sums.duration)
+    median_launch, median_ns = median_row(sums.rows.joined(members), sums.duration, sums.launches)
     return RowSums(
         op_class=_OPS[int(sums.op[at[0]])],
         phase=_PHASES[int(sums.phase[at[0]])],

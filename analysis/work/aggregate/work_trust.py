@@ -7,7 +7,7 @@ from msgspec import UnsetType
 
 from ...records.tables import OP_CLASSES, WORK_SOURCES
 from ...records.trust import Clocks
-from ...records.work import Measured, GpuMetrics, WorkTrust
+from ...records.work import GpuMetrics, Measured, WorkTrust
 from ..kernel_work import KernelWork
 from ..measured.sampled_metrics import phase_warnings
 from ..model_choice.choose_model import ModelChoice

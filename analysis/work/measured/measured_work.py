@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import UNSET, UnsetType
 
-from ...records.work import CounterMeans, Measured, NcuJoin, GpuMetrics
+from ...records.work import CounterMeans, GpuMetrics, Measured, NcuJoin
 from ..kernel_work import KernelWork, merge_layers
 from ..work_input import WorkInput
 from .logged_counters import counter_means, counter_warnings
@@ -32,14 +32,12 @@ def _join_ncu(given: WorkInput, work: KernelWork, warnings: list[str]) -> tuple[
     joined = None
     if given.trace.capture.profiled_one_by_one:
         joined = join_own_launches(results, given.phases.kernels, work)
-    joined = joined or join_results(results, given.phases.kernels, given.trace.names, work)
+    joined = joined or join_results(results, given.phases.kernels, given.trace, work)
     warnings += joined.warnings
     return merge_layers(work, joined.layers), joined.record
 
 
-def _join_metrics(
-    given: WorkInput, work: KernelWork, warnings: list[str]
-) -> tuple[KernelWork, GpuMetrics | UnsetType]:
+def _join_metrics(given: WorkInput, work: KernelWork, warnings: list[str]) -> tuple[KernelWork, GpuMetrics | UnsetType]:
     samples = given.trace.gpu_metrics.height
     if not samples:
         return work, UNSET

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import polars as pl
 
 from ...kernels.canonical_names import join_key
+from ...records.trace import Trace
 from ...records.work import NcuJoin, NcuPair
 from ..kernel_work import SOURCE_CODE, KernelWork, WorkLayer
 from ..operators.gemm_orders import OP_CODE
@@ -52,8 +53,9 @@ def read_results(paths: Sequence[Path]) -> pl.DataFrame | None:
     return pl.concat([read_ncu(Path(path)) for path in paths], how="vertical_relaxed")
 
 
-def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFrame, work: KernelWork) -> JoinedResults:
+def join_results(results: pl.DataFrame, kernels: pl.DataFrame, trace: Trace, work: KernelWork) -> JoinedResults:
     """Bytes and executed FLOPs of the kernels that a profiled launch stands for, and what the join met."""
+    names = trace.names
     profiled = _profiled(results)
     cases = _cases(kernels, work)
     distinct = cases.select("name_id", *GEOMETRY, "bucket", "model", "modelled_flop", "op").unique(
@@ -71,6 +73,9 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     size, flop = (
         np.where(lengths, np.nan, joined[name].fill_null(float("nan")).to_numpy()) for name in ("dram_bytes", "flop")
     )
+    if trace.holds_sums:  # a row is many launches like the profiled one
+        launches = trace.launch_counts["launch_count"].to_numpy()
+        size, flop = size * launches, flop * launches
     has_size, has_flop = ~np.isnan(size), ~np.isnan(flop)
     alone = has_flop & np.isnan(work.flop)
     layers = _layers(Counted(size, flop, has_size, has_flop), alone, joined, work)
@@ -78,7 +83,7 @@ def join_results(results: pl.DataFrame, kernels: pl.DataFrame, names: pl.DataFra
     record = NcuJoin(
         launches=results.height,
         joined_launches=met.height,
-        kernels=int((has_size | has_flop).sum()),
+        kernels=trace.count_launches(has_size | has_flop),
         notes=tuple(notes),
         pairs=tuple(_pairs(chosen, names)),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...models.find_model import find_model, known_models
 from ...models.load_model import load_model
 from ...models.model_shape import BYTES_PER_ELEMENT, ModelShape
@@ -219,7 +220,7 @@ def _fitting(phases: PhaseResult, name_facts: pl.DataFrame, models: Mapping[str,
         return ()
     experts = bool((name_facts["op_class"] == "moe_gemm").any())
     names = name_facts["library"].fill_null("") + " " + name_facts["short_name"].fill_null("")
-    latent = bool(names.str.contains(r"(?i)mla").any())
+    latent = bool(names.str.contains(sign_pattern("latent_attention")).any())
     return tuple(
         model
         for model in models.values()

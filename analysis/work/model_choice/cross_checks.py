@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from ...facts.name_signs import sign_pattern
 from ...models.model_shape import ModelShape
 from ...phases import PhaseResult
 from ...records.tables import PHASES
@@ -126,5 +127,5 @@ def _latent(shape: ModelShape, seen: pl.DataFrame) -> str | None:
     if shape.is_mla:
         return None
     names = seen["library"].fill_null("") + " " + seen["short_name"].fill_null("")
-    latent = names.str.contains(r"(?i)mla") & (seen["op_class"].cast(pl.String) == "attention")
+    latent = names.str.contains(sign_pattern("latent_attention")) & (seen["op_class"].cast(pl.String) == "attention")
     return f"attention kernels of latent caches (MLA) run, but {shape.name} has none" if latent.any() else None

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...records.tables import OP_CLASSES
+from .table_passes import PASS_PLACES
 
 PLACES: tuple[str, ...] = (
     "",
@@ -27,7 +28,8 @@ PLACES: tuple[str, ...] = (
     *("attention", "attention_prefill", "attention_decode"),
     *("norm", "qk_norm", "final_norm", "rope", "kv_write", "activation", "expert_activation", "shared_activation"),
     *("embedding", "row_gather", "quantize", "quantize_o", "quantize_down", "quantize_head", "expert_sum"),
-    *("activation_alone", "gate_product", "sampling", "routing_scores", "routing_choices"),
+    *("activation_alone", "gate_product"),
+    *PASS_PLACES,
 )
 PLACE_CODE: dict[str, int] = {place: code for code, place in enumerate(PLACES)}
 OP_CODE: dict[str, int] = {op: code for code, op in enumerate(OP_CLASSES.categories)}

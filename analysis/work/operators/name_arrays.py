@@ -6,25 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ...facts.load import load_table
+from ...facts.load import load_rows, load_table
+from ...facts.name_signs import sign_pattern
+from ...facts.rows import MemoryPassRow
 from ...models.model_shape import BYTES_PER_ELEMENT, ModelShape, bytes_per_weight
 from ...models.usual_storage import USUAL_STORAGE, arithmetic_dtype
 from .gemm_orders import OP_CODE, PLACES
+from .table_passes import PASS_OP_CLASSES, PLACE_OF_TABLE
 
 Floats = npt.NDArray[np.float64]
 
 DTYPES: tuple[str, ...] = ("", "fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4", "int4")
 DTYPE_CODE: Mapping[str, int] = {name: code for code, name in enumerate(DTYPES)}
 MATRIX_OPS = ("gemm", "moe_gemm", "attention")  # what MFU counts: work of the tensor cores
-# A residual addition written into the norm kernel's name.
-_FUSED_ADD = r"(?i)fused_?add|add_?(?:rms|layer)_?norm|residual"
-_EXPERT_SUM = r"(?i)moe_sum|finalize_?moe|moe.*finalize|moe_?combine|moe_reduce"
-_PASS_PLACES = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
 _SMALL_OPS = ("norm", "rope", "kv_write", "activation")
 
 
@@ -42,7 +40,7 @@ class NameColumns:
     shape_k: npt.NDArray[np.int64]
     tile_elements: npt.NDArray[np.int64]  # tile M x N, 0 = not in the name
     expert_sum: npt.NDArray[np.bool_]  # adds the outputs of a token's experts
-    pass_place: npt.NDArray[np.int16]  # of a pass over one table (memory_passes.toml): code of its place, 0 = none
+    pass_place: npt.NDArray[np.int16]  # of a pass over one table (passes.toml): code of its place, 0 = none
     pass_bytes: Floats  # bytes per element of that table, NaN = none
 
 
@@ -59,14 +57,14 @@ def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | N
     return NameColumns(
         op=op,
         has_norm=(op == OP_CODE["norm"]) | (fused == "norm").to_numpy(),
-        fused_add=names["name"].str.contains(_FUSED_ADD).to_numpy(),
+        fused_add=names["name"].str.contains(sign_pattern("fused_add")).to_numpy(),
         fused_place=np.where(is_small, fused_place, 0).astype(np.int16),
         dtype=dtype,
         weight_bytes=np.where(np.isnan(ggml := _ggml_bytes(names)), _weight_bytes(facts, model), ggml),
         shape_n=facts["shape_n"].fill_null(0).to_numpy(),
         shape_k=facts["shape_k"].fill_null(0).to_numpy(),
         tile_elements=tile.to_numpy(),
-        expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(_EXPERT_SUM).to_numpy(),
+        expert_sum=(op == OP_CODE["moe_routing"]) & names["name"].str.contains(sign_pattern("expert_sum")).to_numpy(),
         pass_place=pass_place,
         pass_bytes=pass_bytes,
     )
@@ -99,31 +97,20 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
     return pl.select(pl.coalesce(packed, direct, wide).fill_null(float("nan"))).to_series().to_numpy()
 
 
-class MemoryPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of memory_passes.toml: kernels that pass over one table per step."""
-
-    name: str
-    regex: str
-    of: str  # 'logits' | 'scores' | 'choices'
-    bytes: float  # per element of the table
-    example: str
-    source: str
-
-
 @cache
-def memory_passes() -> tuple[MemoryPass, ...]:
-    """Rows of memory_passes.toml; the first that fits a name holds."""
-    return msgspec.convert(load_table("memory_passes")["pass"], tuple[MemoryPass, ...])
+def passes() -> tuple[MemoryPassRow, ...]:
+    """Rows of memory_passes.toml."""
+    return load_rows("memory_passes", "pass", MemoryPassRow)
 
 
 def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], Floats]:
-    """Place and bytes per element of names that pass over logits, router scores or choices of experts."""
+    """Place and bytes per element of names that pass over one table (``table_passes``)."""
     place, size = np.zeros(len(names), np.int16), np.full(len(names), np.nan)
-    rows = np.flatnonzero(np.isin(op, [OP_CODE["sampling"], OP_CODE["moe_routing"]]))
+    rows = np.flatnonzero(np.isin(op, [OP_CODE[op_class] for op_class in PASS_OP_CLASSES]))
     own = names.gather(rows)
-    for each in reversed(memory_passes()):
-        hit = rows[own.str.contains(each.regex).to_numpy()]
-        place[hit], size[hit] = PLACES.index(_PASS_PLACES[each.of]), each.bytes
+    for each in reversed(passes()):
+        hit = rows[own.str.contains(each.pattern).to_numpy()]
+        place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each.of]), each.bytes
     return place, size
 
 

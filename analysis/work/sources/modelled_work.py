@@ -14,13 +14,13 @@ from ..operators.gemm_orders import PLACE_CODE
 from ..operators.kernel_places import is_place
 from ..operators.layer_matrices import RankShape
 from ..operators.name_arrays import place_defaults
+from ..operators.table_passes import PASS_PLACES
 from ..step_costs.place_costs import ROW_CODE, WINDOWED, WorkTable, work_table
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.int64]
 
-_PASSES = ("sampling", "routing_scores", "routing_choices")
 _RESIDUAL_FLOP = 1.25  # a norm with the residual does one operation more per element than the four of a norm
 
 
@@ -39,7 +39,7 @@ def _layer(kernels: PlacedKernels, rank: RankShape, table: WorkTable, rows: Rows
     share = kernels.share[rows]
     flat = _Flat(table, _windowed(place.astype(np.int64), kernels.layer[rows], rank), kernels.step[rows])
     weights = (flat(table.weight_elements) * _weight_bytes(kernels, rank, rows) + flat(table.weight_bytes)) * share
-    passes = is_place(place, _PASSES)  # counted in elements: an unknown kernel's passes are unknown
+    passes = is_place(place, PASS_PLACES)  # counted in elements: an unknown kernel's passes are unknown
     per_element = np.where(passes, kernels.names.pass_bytes[name], 1.0)
     activations = flat(table.activations) * share * per_element
     # the least bytes of a GEMM whose token count is unknown are its weights

@@ -20,6 +20,7 @@ from msgspec import UNSET, structs
 
 from ...gpus.device_ceilings import DeviceCeilings
 from ...models.model_shape import BYTES_PER_ELEMENT
+from ...numeric.fits import least_squares
 from ...records.work import Traffic
 from ..kernel_work import KernelWork
 from ..model_choice.choose_model import ModelChoice
@@ -291,15 +292,13 @@ def _weights_at_batch_zero(decode: pl.DataFrame, ms: float | None) -> float | No
 def two_rates(one: Floats, other: Floats, seconds: Floats) -> tuple[float, float] | None:
     """Seconds per byte of two kinds of traffic, by least squares without a constant; None unless both are clear."""
     columns = np.column_stack([one, other])
-    if len(seconds) < MIN_FIT_STEPS or np.linalg.matrix_rank(columns / columns.max(axis=0).clip(1.0)) < 2:
+    scale = columns.max(axis=0, initial=0.0)
+    if len(seconds) < MIN_FIT_STEPS or not (scale > 0).all():
         return None
-    scale = columns.max(axis=0)
-    scaled = columns / scale
-    found, *_ = np.linalg.lstsq(scaled, seconds, rcond=None)
-    noise = float(((seconds - scaled @ found) ** 2).sum()) / (len(seconds) - 2)
-    errors = np.sqrt(np.maximum(noise * np.diag(np.linalg.inv(scaled.T @ scaled)), 0.0))
-    if not (found > MIN_SLOPE_OVER_ERROR * errors).all():
+    fit = least_squares(columns / scale, seconds)
+    if fit is None or not (fit.coefficients > MIN_SLOPE_OVER_ERROR * fit.standard_errors).all():
         return None
+    found = fit.coefficients
     return float(found[0] / scale[0]), float(found[1] / scale[1])
 
 

@@ -18,6 +18,7 @@ from ..operators import formulas
 from ..operators.formulas import Attended, Work
 from ..operators.gemm_orders import PLACES
 from ..operators.layer_matrices import Matrix, RankShape, rank_matrices
+from ..operators.table_passes import TABLE_PASSES, StepRows
 
 Floats = npt.NDArray[np.float64]
 
@@ -283,9 +284,8 @@ def _moved(rank: RankShape, sums: StepSums, activation_bytes: float) -> dict[str
     moved["activation_alone"] = formulas.activation(tokens, width, gated=False, activation_bytes=activation_bytes)
     moved["gate_product"] = Work(tokens * width, activations=3.0 * activation_bytes * tokens * width)
     # elements of tables that are passed over; the kernel's name tells the bytes of each
-    moved["sampling"] = Work(0.0, activations=sums.logits_rows * float(model.vocab))
-    moved["routing_scores"] = Work(0.0, activations=tokens * float(model.experts))
-    moved["routing_choices"] = Work(0.0, activations=tokens * float(model.experts_per_token))
+    step_rows = StepRows(tokens, sums.logits_rows)
+    moved |= {each.place: Work(0.0, activations=each.elements(model, step_rows)) for each in TABLE_PASSES}
     experts = tokens * model.hidden * activation_bytes
     moved["expert_sum"] = Work(
         tokens * model.hidden * model.experts_per_token, activations=experts * (model.experts_per_token + 1.0)

@@ -7,7 +7,7 @@ from functools import cache
 import msgspec
 import polars as pl
 
-from ...facts.load import load_table
+from ...facts.load import load_rows
 
 
 class TileRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +55,12 @@ class TileRules(msgspec.Struct, frozen=True):
 @cache
 def tile_rules() -> TileRules:
     """The table, read once."""
-    return msgspec.convert(load_table("tile_rules"), TileRules)
+    return TileRules(
+        block_per_tile=load_rows("tile_rules", "block_per_tile", TileRule),
+        heads=load_rows("tile_rules", "heads", HeadRule),
+        mlp=load_rows("tile_rules", "mlp", ActivationRule),
+        no_chain=load_rows("tile_rules", "no_chain", NoChainRule),
+    )
 
 
 def plain_names(names: pl.Series) -> pl.Series:

@@ -10,8 +10,8 @@ import pytest
 from trace_analyze.analysis.advice import capture_contents as doctor
 from trace_analyze.analysis.advice.capture_contents import capture_commands, diagnose, recipe_for, recipes
 from trace_analyze.fixtures.build import CAPTURES
-from trace_analyze.fixtures.nsys_writer import Capture
-from trace_analyze.fixtures.stats_writer import kernel_summary_csv
+from trace_analyze.fixtures.writers.nsys_writer import Capture
+from trace_analyze.fixtures.writers.stats_writer import kernel_summary_csv
 from trace_analyze.ingest import open_trace
 
 GUIDE = Path(__file__).resolve().parents[3] / "docs" / "capturing.md"

@@ -12,7 +12,6 @@ from trace_analyze.analysis.records.trust import Clocks
 from trace_analyze.analysis.records.work import WorkTrust
 from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.collectives import CollectiveResult, split_collectives
-from trace_analyze.analysis.time.host_side import PARTS
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun, frame
@@ -28,7 +27,7 @@ def bubbles(**parts_ms) -> HostSide:
         bubble_ms=80.0,
         bubble_ms_per_decode_step=2.0,
         share_of_decode_pct=16.7,
-        parts_ms=HostParts(**dict.fromkeys(PARTS, 0.0) | parts_ms),
+        parts_ms=HostParts(**dict.fromkeys(HostParts.__struct_fields__, 0.0) | parts_ms),
     )
 
 

@@ -7,10 +7,10 @@ from trace_analyze.analysis.advice.ridge_batch import ridge_batch
 from trace_analyze.analysis.advice.step_model import StepFacts, StepModel, fit_step_model
 from trace_analyze.analysis.records.work import Model
 from trace_analyze.analysis.time.group_steps import split_groups
-from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.hand_frames import HandRun, from_truth
-from trace_analyze.fixtures.scheduler import Request
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.config import RunConfig
+from trace_analyze.fixtures.simulator.scheduler import Request
+from trace_analyze.fixtures.simulator.serving import simulate
 
 
 class Ceiling:

@@ -8,11 +8,11 @@ from trace_analyze.analysis.advice.what_if import what_would_help
 from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
-from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.hand_frames import NO_DOUBTS, HandMade, HandRun, from_truth
 from trace_analyze.fixtures.matrix import decoding
-from trace_analyze.fixtures.scheduler import Request
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.config import RunConfig
+from trace_analyze.fixtures.simulator.scheduler import Request
+from trace_analyze.fixtures.simulator.serving import simulate
 
 
 def found_in(made: HandMade, **more) -> SummaryInput:

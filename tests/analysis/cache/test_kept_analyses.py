@@ -30,10 +30,10 @@ from trace_analyze.analysis.records.trace import FRAMES
 from trace_analyze.analysis.road import Capture, analyze_capture
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.build import CAPTURES, SHIPPED
-from trace_analyze.fixtures.kineto_writer import write_kineto
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.ncu_writer import write_ncu_csv
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
+from trace_analyze.fixtures.writers.kineto_writer import write_kineto
+from trace_analyze.fixtures.writers.ncu_writer import write_ncu_csv
 from trace_analyze.ingest.cache.cache_entries import Entry
 from trace_analyze.reports.json_report import to_json
 from trace_analyze.reports.outputs import render

@@ -1,11 +1,13 @@
 """Steps written down by hand."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from trace_analyze.analysis.client.steps import COUNTS, CaptureSteps
 
 
-def hand_steps(rows, **counts):
+def hand_steps(rows: Sequence[tuple[str, float, float]], **counts: Sequence[float]) -> CaptureSteps:
     """Steps of (phase, start ms, end ms); counts by name, others unknown."""
     phase = np.array([r[0] for r in rows])
     ns = np.array([[r[1], r[2]] for r in rows]) * 1_000_000

@@ -13,7 +13,7 @@ from trace_analyze.fixtures.client_logs.engine_writers import (
     write_trtllm_perf_metrics,
     write_vllm_iterations,
 )
-from trace_analyze.fixtures.scheduler import Request, poisson_like
+from trace_analyze.fixtures.simulator.scheduler import Request, poisson_like
 from trace_analyze.ingest.client_logs import open_client_log
 
 from .worlds import MONOTONIC, NO_CLOCK, WALL, WALL_ZERO, busy, least_delivery_ms, log_of, steps_of

@@ -12,7 +12,7 @@ from trace_analyze.analysis.client.percentiles import percentiles, shares
 from trace_analyze.analysis.client.steps import capture_steps
 from trace_analyze.fixtures.client_logs import Delivery, serve, watch, writers
 from trace_analyze.fixtures.client_logs.engine_writers import write_trtllm_iterations, write_trtllm_perf_metrics
-from trace_analyze.fixtures.scheduler import Request
+from trace_analyze.fixtures.simulator.scheduler import Request
 from trace_analyze.ingest.client_logs import open_client_log
 
 from .worlds import MONOTONIC, NO_CLOCK, busy, log_of, steps_of

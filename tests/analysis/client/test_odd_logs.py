@@ -13,8 +13,8 @@ from trace_analyze.analysis.client.steps import capture_steps
 from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.fixtures.client_logs import Delivery, serve, served_by, watch, writers
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.scheduler import Request, poisson_like
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.scheduler import Request, poisson_like
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.ingest.client_logs import open_client_log
 
 from .worlds import MONOTONIC, NO_CLOCK, least_delivery_ms, steps_of

@@ -4,19 +4,21 @@ import random
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from trace_analyze.analysis.compare.adjusted_difference import adjusted_difference
 from trace_analyze.analysis.compare.compare_runs import compare_profiles, summary_delta
-from trace_analyze.analysis.compare.run_profile import PhaseProfile, Profile
+from trace_analyze.analysis.compare.run_profile import PhaseProfile, Profile, RunIdentity, profile_from_json
 
-IDENTITY = {
-    "gpu_name": "NVIDIA A100-SXM4-80GB",
-    "devices": 1,
-    "model": "Llama-3.1-8B",
-    "weight_dtype": "bf16",
-    "tensor_parallel": 1,
-    "graph_trace_mode": "node",
-}
+IDENTITY = RunIdentity(
+    gpu_name="NVIDIA A100-SXM4-80GB",
+    devices=1,
+    model="Llama-3.1-8B",
+    weight_dtype="bf16",
+    tensor_parallel=1,
+    graph_trace_mode="node",
+    engine="vllm",
+)
 
 
 def decode_run(
@@ -92,7 +94,9 @@ def test_few_noisy_steps_are_inconclusive():
     ],
 )
 def test_other_identity_is_not_comparable(change, word):
-    result = compare_profiles(decode_run("a", seed=1), decode_run("b", seed=2, identity=IDENTITY | change))
+    result = compare_profiles(
+        decode_run("a", seed=1), decode_run("b", seed=2, identity=structs.replace(IDENTITY, **change))
+    )
     assert result.verdict == "not comparable"
     assert result.exit_code == 3
     assert word in result.reasons[0]
@@ -106,7 +110,7 @@ def test_other_batch_is_not_comparable():
 
 def test_empty_side_is_inconclusive_and_named():
     """An empty capture must never read as faster."""
-    empty = Profile("empty.sqlite", {}, "could_not_look", {}, {}, {}, ("no kernels",))
+    empty = Profile("empty.sqlite", None, "could_not_look", {}, {}, {}, ("no kernels",))
     result = compare_profiles(decode_run("a", seed=1), empty)
     assert result.verdict == "inconclusive"
     assert result.exit_code == 3
@@ -136,3 +140,9 @@ def test_delta_is_null_where_either_side_is():
         {"a": 10.0, "b": None, "c": 0, "d": {"p50": 4.0}}, {"a": 11.0, "b": 1.0, "c": 3, "d": {"p50": 5.0}}
     )
     assert delta == {"a": pytest.approx(10.0), "b": None, "c": None, "d": {"p50": 25.0}}
+
+
+@pytest.mark.parametrize("text", ['{"version": 0}', '{"version": 1, "phases": {}, "identity": {"devices": "two"}}'])
+def test_a_profile_of_other_making_is_refused(text):
+    with pytest.raises(ValueError, match="profile"):
+        profile_from_json(text)

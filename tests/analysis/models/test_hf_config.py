@@ -459,7 +459,7 @@ VALUES = (
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from([*LLAMA, *DEEPSEEK_V3, *GPT_OSS, "text_config", "mlp_only_layers", "sliding_window_pattern", "expansion_ratio",
                                         "max_window_layers", "use_sliding_window", "num_ln_in_parallel_attn", "parallel_attn", "new_decoder_architecture"]),
                        VALUES), st.sampled_from([LLAMA, DEEPSEEK_V3, GPT_OSS]))  # fmt: skip
@@ -471,7 +471,7 @@ def test_odd_values_are_refused_or_read_never_a_crash(odd, base):
     assert parameters_total(shape) > 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.recursive(VALUES, lambda inner: st.dictionaries(st.sampled_from(
     ["quant_method", "bits", "group_size", "ignore", "config_groups", "weights", "weight_block_size", "quantization", "dynamic", "modules_to_not_convert",
      "quant_algo", "num_bits", "type", "input_activations", "targets", "sparsity_config", "group_0"]), inner, max_size=5), max_leaves=12),

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.numeric.grouping import places_of, split_by, stable_order
+from trace_analyze.analysis.numeric import grouping
+from trace_analyze.analysis.numeric.grouping import places_of, rows_by_key, split_by, stable_order
 from trace_analyze.analysis.phases import kernel_arrays as phase_columns
-from trace_analyze.analysis.phases.kernel_arrays import rows_by_key
 from trace_analyze.analysis.time import host_side as host
 from trace_analyze.analysis.time import idle_causes as idle
 from trace_analyze.fixtures.build import CAPTURES
@@ -53,7 +53,7 @@ def test_places_cover_the_sorted_numbers(numbers):
 
 @given(NUMBERS)
 def test_many_keys_are_found_like_few(numbers):
-    keys, wanted = np.array(numbers, dtype=np.int64), np.arange(-4, 5 + phase_columns.FEW_LANES)
+    keys, wanted = np.array(numbers, dtype=np.int64), np.arange(-4, 5 + grouping.MAX_KEYS_UNSORTED)
     assert [rows.tolist() for rows in rows_by_key(keys, wanted)] == [
         np.flatnonzero(keys == value).tolist() for value in wanted
     ]
@@ -66,9 +66,10 @@ def test_the_roads_of_many_devices_lead_to_the_same_result(capture, monkeypatch)
 
     path = CAPTURES / f"{capture}.sqlite"
     usual = ta.analyze(path)
-    monkeypatch.setattr(phase_columns, "FEW_LANES", 0)
-    monkeypatch.setattr(idle, "FEW_MATES", 0)
-    monkeypatch.setattr(host, "SPARSE", 0)
+    monkeypatch.setattr(phase_columns, "MAX_LANES_UNSORTED", 0)
+    monkeypatch.setattr(grouping, "MAX_KEYS_UNSORTED", 0)
+    monkeypatch.setattr(idle, "MAX_MATES_MERGED_EACH", 0)
+    monkeypatch.setattr(host, "MIN_LAUNCHES_PER_KERNEL_TO_SORT", 0)
     other = ta.analyze(path)
     assert other.kernels.equals(usual.kernels)
     assert other.to_dict() == usual.to_dict()

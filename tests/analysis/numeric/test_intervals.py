@@ -4,7 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_analyze.analysis.numeric.intervals import EMPTY, Intervals, merge, union, union_length_by_key
+from trace_analyze.analysis.numeric.intervals import (
+    EMPTY,
+    Intervals,
+    idle_before,
+    latest_end_so_far,
+    merge,
+    union,
+    union_length_by_key,
+)
 
 PAIRS = st.lists(st.tuples(st.integers(-20, 40), st.integers(-5, 15)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
@@ -88,3 +96,10 @@ def test_empty():
     assert EMPTY.measure_within([1], [5]).tolist() == [0]
     assert len(EMPTY.intersect(build([(0, 1)]))) == 0
     assert build([(0, 4)]).subtract(EMPTY).total_ns == 4
+
+
+def test_idle_before_counts_from_the_latest_end_so_far():
+    starts, ends = np.array([0, 10, 30, 50]), np.array([40, 12, 35, 60])
+    assert latest_end_so_far(ends).tolist() == [40, 40, 40, 60]
+    assert idle_before(starts, ends).tolist() == [0, -30, -10, 10]
+    assert idle_before(starts[:0], ends[:0]).tolist() == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import polars as pl
 import pytest
 
 from trace_analyze.analysis.records.tables import OP_CLASSES
-from trace_analyze.analysis.records.trace import COPIES, FRAMES, CaptureFacts, build_trace
+from trace_analyze.analysis.records.trace import COPIES, FRAMES, CaptureFacts, Schema, Trace, build_trace
+
+Row: TypeAlias = Mapping[str, Any]
 
 # name: (op class, phase hint, strength, tokens_from)
 NAMES = {
@@ -53,12 +57,12 @@ class MiniRun:
     cpu: int = 0
     kernel_ns: int = 5_000
     correlation: int = 0
-    rows: list[dict] = field(default_factory=list)
-    calls: list[dict] = field(default_factory=list)
-    ranges: list[dict] = field(default_factory=list)
-    marks: list[dict] = field(default_factory=list)
-    copies: list[dict] = field(default_factory=list)
-    whole_graphs: list[dict] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    ranges: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    copies: list[dict[str, Any]] = field(default_factory=list)
+    whole_graphs: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=lambda: ["cudaLaunchKernel", "cudaGraphLaunch", ""])
     truth: list[tuple[int, int, str]] = field(default_factory=list)  # (kernel row, step, phase)
     steps: list[str] = field(default_factory=list)
@@ -70,7 +74,19 @@ class MiniRun:
             self.texts.append(text)
         return self.texts.index(text)
 
-    def kernel(self, name, grid=(1, 1, 1), *, device=0, stream=7, ns=None, graph=None, node=-1, phase=None, gap=500):
+    def kernel(  # noqa: PLR0913 (a run is stated by keywords)
+        self,
+        name: str,
+        grid: tuple[int, int, int] = (1, 1, 1),
+        *,
+        device: int = 0,
+        stream: int = 7,
+        ns: int | None = None,
+        graph: int | None = None,
+        node: int = -1,
+        phase: str | None = None,
+        gap: int = 500,
+    ) -> None:
         """One kernel; inside ``graph`` (a correlation id) it has no launch call of its own."""
         if graph is None:
             self.correlation += 1
@@ -95,7 +111,7 @@ class MiniRun:
         )
         self.now += length + gap
 
-    def call(self, kind, device, correlation):
+    def call(self, kind: str, device: int, correlation: int) -> None:
         self.cpu += 2 * US
         if self.with_launches:
             self.calls.append(
@@ -110,35 +126,33 @@ class MiniRun:
                 }
             )
 
-    def step(
+    def step(  # noqa: PLR0913 (a run is stated by keywords)
         self,
-        phase,
-        tokens,
-        requests,
+        phase: str,
+        tokens: int,
+        requests: int,
         *,
-        attention="attention_any",
-        marker=None,
-        graph=None,
-        sampler=True,
-        gather=True,
-        embedding=True,
-        device=0,
-        layers=None,
-        late_sampler=False,
-        metadata=1,
-        tensor_parallel=False,
-        lm_head=True,
-        idle_us=50,
-        piecewise=False,
-        stream=7,
-        prepare=None,
-        before_range=False,
-    ):
+        attention: str | tuple[str, ...] = "attention_any",
+        marker: str | None = None,
+        graph: int | None = None,
+        sampler: bool = True,
+        gather: bool = True,
+        embedding: bool = True,
+        device: int = 0,
+        layers: int | None = None,
+        late_sampler: bool = False,
+        metadata: int = 1,
+        tensor_parallel: bool = False,
+        lm_head: bool = True,
+        idle_us: int = 50,
+        stream: int = 7,
+        before_range: bool = False,
+    ) -> MiniRun:
         """One forward pass with its sampling. ``graph``: base node id of a captured graph that holds the layers."""
         self.steps.append(phase)
         self.now += idle_us * US
         self.now = max(self.now, self.cpu + 10 * US)
-        common = {"device": device, "stream": stream, "phase": phase}
+        common: dict[str, Any] = {"device": device, "stream": stream, "phase": phase}
         if before_range:
             self.kernel("metadata", **common)
         opened = self.cpu + US
@@ -152,7 +166,7 @@ class MiniRun:
             self.call("graph", device, replay)
             inner |= {"graph": replay}
 
-        def run(name, grid=(1, 1, 1), **more):
+        def run(name: str, grid: tuple[int, int, int] = (1, 1, 1), **more: Any) -> None:
             nonlocal node
             if node is not None:
                 inner["node"] = node
@@ -164,21 +178,8 @@ class MiniRun:
             run("embedding_kernel", rows)
         kinds = attention if isinstance(attention, tuple) else (attention,)
         for _ in range(layers or self.layers):
-            run("rms_norm", rows)
-            run("gemm_qkv")
-            run("rotary", rows)
-            run("cache_write", rows)
-            for kind in kinds:
-                run(kind, (1, requests, 8))
-            run("gemm_o")
-            if tensor_parallel:
-                run("all_reduce")
-            run("rms_norm", rows)
-            run("gemm_up")
-            run("silu", rows)
-            run("gemm_down")
-            if tensor_parallel:
-                run("all_reduce")
+            for name in layer_kernels(kinds, tensor_parallel=tensor_parallel):
+                run(name, (1, requests, 8) if name in kinds else rows if NAMES[name][3] else (1, 1, 1))
         run("rms_norm", rows)
         if marker is not None and late_sampler:
             self.range(marker, opened, self.cpu + US, device)
@@ -192,7 +193,17 @@ class MiniRun:
             self.range(marker, opened, self.cpu + US, device)
         return self
 
-    def range(self, text, start, end, device=0, *, kind="push_pop", end_thread=None, thread=None):
+    def range(
+        self,
+        text: str,
+        start: int,
+        end: int,
+        device: int = 0,
+        *,
+        kind: str = "push_pop",
+        end_thread: int | None = None,
+        thread: int | None = None,
+    ) -> None:
         self.cpu = max(self.cpu, end) + US
         self.ranges.append(
             {
@@ -209,7 +220,7 @@ class MiniRun:
             }
         )
 
-    def mark(self, text, device=0):
+    def mark(self, text: str, device: int = 0) -> None:
         self.cpu += US
         self.marks.append(
             {
@@ -221,7 +232,7 @@ class MiniRun:
             }
         )
 
-    def copy(self, kind="d2h", bytes=128, device=0):
+    def copy(self, kind: str = "d2h", bytes: int = 128, device: int = 0) -> None:
         self.copies.append(
             {
                 "start_ns": self.now,
@@ -238,7 +249,7 @@ class MiniRun:
         )
         self.now += 1500
 
-    def whole_graph(self, ns, graph_id=1, device=0, phase="decode"):
+    def whole_graph(self, ns: int, graph_id: int = 1, device: int = 0, phase: str = "decode") -> None:
         self.steps.append(phase)
         self.correlation += 1
         self.call("graph", device, self.correlation)
@@ -258,7 +269,7 @@ class MiniRun:
         )
         self.now += ns + 1000
 
-    def build(self):
+    def build(self) -> tuple[Trace, pl.DataFrame]:
         """The Trace and the facts of its names; ``truth`` afterwards holds (step, phase) per kernel in trace order."""
         names = list(NAMES)
         rows = sorted(self.rows, key=lambda row: (row["start_ns"], row["device_index"]))
@@ -278,17 +289,24 @@ class MiniRun:
             ],
         }
         built = {name: table(FRAMES[name], content) for name, content in frames.items()}
-        trace = build_trace(CaptureFacts(source_name="mini", format="nsys_sqlite"), **built)
+        trace = build_trace(CaptureFacts(source_name="mini", format="nsys_sqlite"), gaps_in_evidence=(), **built)
         return trace, name_facts(names)
 
 
-def table(schema, rows):
+def layer_kernels(attention: Sequence[str], *, tensor_parallel: bool) -> list[str]:
+    """The kernels of one layer in their order."""
+    reduce = ["all_reduce"] if tensor_parallel else []
+    first = ["rms_norm", "gemm_qkv", "rotary", "cache_write", *attention, "gemm_o", *reduce]
+    return [*first, "rms_norm", "gemm_up", "silu", "gemm_down", *reduce]
+
+
+def table(schema: Schema, rows: Sequence[Row]) -> pl.DataFrame:
     return pl.DataFrame(
         {name: pl.Series(name, [row.get(name) for row in rows], dtype=dtype) for name, dtype in schema.items()}
     )
 
 
-def name_facts(names):
+def name_facts(names: Sequence[str]) -> pl.DataFrame:
     """What classify_names says of the miniature's names."""
     rows = [NAMES[name] for name in names]
     return pl.DataFrame(
@@ -310,6 +328,6 @@ assert "kind" in COPIES
 
 
 @pytest.fixture
-def mini():
+def mini() -> type[MiniRun]:
     """A new miniature run."""
     return MiniRun

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import ceil
 
 from . import field_vllm as vllm
+from .field_run import Run
 
 F_NORM = "void flashinfer::norm::RMSNormKernel<(unsigned int)8, __nv_bfloat16>(T2 *, T2 *, T2 *, unsigned int, unsigned int, unsigned int, float, float)"
 F_ADD_NORM = "void flashinfer::norm::FusedAddRMSNormKernel<(unsigned int)8, __nv_bfloat16>(T2 *, T2 *, T2 *, unsigned int, float, float)"
@@ -23,7 +25,7 @@ TOPP = (
 SOFT = "void flashinfer::sampling::OnlineSoftmaxFusedKernel<(unsigned int)1024, (unsigned int)4, float>(T3 *)"
 
 
-def forward(run, body, graph, requests):
+def forward(run: Run, body: Callable[[], None], graph: int | None, requests: int) -> None:
     """The layers, replayed with lm_head inside where ``graph`` is given, else launched with lm_head behind them."""
     if graph is not None:
         with run.graph(graph):
@@ -34,8 +36,60 @@ def forward(run, body, graph, requests):
         vllm.gemm(run, requests, 1050, names=(vllm.HEAD,))
 
 
-def sglang(run, chunks=(), decodes=0, *, attention="infer", count=6, graph=None, padded=None, marker=None, mixed=False,
-           overlap=True, sampler="top_p", moe=None, names=True, kv=1500):  # fmt: skip
+def _attend(run: Run, rows: int, kind: str, chunks: Sequence[int], decodes: int, kv: int) -> None:
+    """Attention of one layer: FlashInfer, FlashAttention 3 or Triton."""
+    if kind == "infer":
+        if chunks:
+            run.k(vllm.INFER.format(mask=1, q=128), (264, 1, 8), us=5 + rows * kv * 2e-5)
+        else:
+            run.k(F_DECODE, (rows, 8, 1), us=4 + rows * kv * 2e-3)
+            run.k(F_MERGE, 264, us=2)
+    elif kind == "fa3":
+        vllm.fa3(run, rows, chunks, decodes, kv)
+    else:
+        run.k(
+            "_fwd_kernel" if chunks else "_fwd_grouped_kernel_stage1",
+            (len(chunks) + decodes, 8, 8),
+            us=4 + rows * kv * 2e-5,
+        )
+        if not chunks:
+            run.k("_fwd_kernel_stage2", (len(chunks) + decodes, 32, 1), us=2)
+
+
+def _experts(run: Run, rows: int, kind: str, *, decodes_only: bool) -> None:
+    """The experts of one layer: exchanged by DeepEP, or in fused Triton kernels."""
+    run.k("void moe_fused_gate_kernel<__nv_bfloat16>(T1 *)", ceil(rows / 4), us=3)
+    if kind == "deepep":
+        low = "internode_ll" if decodes_only else "intranode"
+        run.k(f"void deep_ep::{low}::dispatch<(bool)1, (int)7168>(T1)", (24, 1, 1), us=30)
+        run.k("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, (unsigned int)0, (unsigned int)4096, (unsigned int)7168, (unsigned int)32, (unsigned int)64, (unsigned int)128, (unsigned int)128, (deep_gemm::GemmType)2>(T1)", 132, us=60 + rows * 0.5)  # fmt: skip
+        run.k("_silu_and_mul_post_quant_kernel", (32, rows, 1), us=8)
+        run.k("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, (unsigned int)0, (unsigned int)7168, (unsigned int)2048, (unsigned int)32, (unsigned int)64, (unsigned int)128, (unsigned int)128, (deep_gemm::GemmType)2>(T1)", 132, us=40 + rows * 0.3)  # fmt: skip
+        run.k(f"void deep_ep::{low}::combine<(bool)1, (int)7168>(T1)", (24, 1, 1), us=30)
+    else:
+        run.k("void moe_align_block_size_kernel<int>(T1 *)", 1, us=4)
+        run.k("fused_moe_kernel", 500, us=40 + rows * 0.4)
+        run.k(F_ACT, rows * 8, us=4)
+        run.k("fused_moe_kernel", 500, us=30 + rows * 0.3)
+        run.k("void moe_sum_reduce_kernel<__nv_bfloat16>(T1 *)", rows, us=4)
+
+
+def sglang(  # noqa: PLR0913 (a run is stated by keywords)
+    run: Run,
+    chunks: Sequence[int] = (),
+    decodes: int = 0,
+    *,
+    attention: str = "infer",
+    count: int = 6,
+    graph: int | None = None,
+    padded: int | None = None,
+    marker: str | None = None,
+    overlap: bool = True,
+    sampler: str | None = "top_p",
+    moe: str | None = None,
+    names: bool = True,
+    kv: int = 1500,
+) -> None:
     """One SGLang step: extend or decode (both only with ``mixed``)."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
     rows = padded or tokens
@@ -52,46 +106,22 @@ def sglang(run, chunks=(), decodes=0, *, attention="infer", count=6, graph=None,
     run.k("create_flashinfer_kv_indices_triton" if attention == "infer" else "compute_position_kernel", requests, us=2)
     run.copy("h2d", 4 * requests)
 
-    def layer(first):
+    def layer(first: bool) -> None:
         run.k(F_NORM if first else F_ADD_NORM, rows, us=2 + rows * 0.004)
         vllm.gemm(run, rows, 50)
         run.k(F_ROPE, (ceil(rows / 4), 40, 1), us=2 + rows * 0.003)
         run.k(STORE, (ceil(rows / 8), 1, 1), us=2)
-        if attention == "infer":
-            if chunks:
-                run.k(vllm.INFER.format(mask=1, q=128), (264, 1, 8), us=5 + rows * kv * 2e-5)
-            else:
-                run.k(F_DECODE, (rows, 8, 1), us=4 + rows * kv * 2e-3)
-                run.k(F_MERGE, 264, us=2)
-        elif attention == "fa3":
-            vllm.fa3(run, rows, chunks, decodes, kv)
-        else:
-            run.k("_fwd_kernel" if chunks else "_fwd_grouped_kernel_stage1", (requests, 8, 8), us=4 + rows * kv * 2e-5)
-            if not chunks:
-                run.k("_fwd_kernel_stage2", (requests, 32, 1), us=2)
+        _attend(run, rows, attention, chunks, decodes, kv)
         vllm.gemm(run, rows, 33)
         run.k(F_ADD_NORM, rows, us=2 + rows * 0.004)
         if moe:
-            run.k("void moe_fused_gate_kernel<__nv_bfloat16>(T1 *)", ceil(rows / 4), us=3)
-            if moe == "deepep":
-                low = "internode_ll" if not chunks else "intranode"
-                run.k(f"void deep_ep::{low}::dispatch<(bool)1, (int)7168>(T1)", (24, 1, 1), us=30)
-                run.k("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, (unsigned int)0, (unsigned int)4096, (unsigned int)7168, (unsigned int)32, (unsigned int)64, (unsigned int)128, (unsigned int)128, (deep_gemm::GemmType)2>(T1)", 132, us=60 + rows * 0.5)  # fmt: skip
-                run.k("_silu_and_mul_post_quant_kernel", (32, rows, 1), us=8)
-                run.k("void deep_gemm::sm90_fp8_gemm_1d2d_impl<(cute::UMMA::Major)0, (unsigned int)0, (unsigned int)7168, (unsigned int)2048, (unsigned int)32, (unsigned int)64, (unsigned int)128, (unsigned int)128, (deep_gemm::GemmType)2>(T1)", 132, us=40 + rows * 0.3)  # fmt: skip
-                run.k(f"void deep_ep::{low}::combine<(bool)1, (int)7168>(T1)", (24, 1, 1), us=30)
-            else:
-                run.k("void moe_align_block_size_kernel<int>(T1 *)", 1, us=4)
-                run.k("fused_moe_kernel", 500, us=40 + rows * 0.4)
-                run.k(F_ACT, rows * 8, us=4)
-                run.k("fused_moe_kernel", 500, us=30 + rows * 0.3)
-                run.k("void moe_sum_reduce_kernel<__nv_bfloat16>(T1 *)", rows, us=4)
+            _experts(run, rows, moe, decodes_only=not chunks)
         else:
             vllm.gemm(run, rows, 235)
             run.k(F_ACT, rows, us=2 + rows * 0.01)
             vllm.gemm(run, rows, 117)
 
-    def body():
+    def body() -> None:
         run.k(vllm.GATHER, rows, us=2 + rows * 0.004)
         for number in range(count):
             layer(number == 0)
@@ -121,8 +151,22 @@ T_UPDATE = (
 )
 
 
-def trtllm(run, chunks=(), decodes=0, *, count=6, graph=None, padded=None, marker=None, twice=False, kv=1500, xqa=True,
-           reduce=None, sampler="argmax", nosync=True):  # fmt: skip
+def trtllm(  # noqa: PLR0913 (a run is stated by keywords)
+    run: Run,
+    chunks: Sequence[int] = (),
+    decodes: int = 0,
+    *,
+    count: int = 6,
+    graph: int | None = None,
+    padded: int | None = None,
+    marker: str | None = None,
+    twice: bool = False,
+    kv: int = 1500,
+    xqa: bool = True,
+    reduce: str | None = None,
+    sampler: str | None = "argmax",
+    nosync: bool = True,
+) -> None:
     """One TensorRT-LLM iteration; ``twice``: the overlap loop closes its scope and opens it again for the sampler."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
     rows = padded or tokens
@@ -134,7 +178,7 @@ def trtllm(run, chunks=(), decodes=0, *, count=6, graph=None, padded=None, marke
         scope.__enter__()
     run.copy("h2d", 8 * tokens)
 
-    def body():
+    def body() -> None:
         run.k(vllm.GATHER, rows, us=2)
         for number in range(count):
             run.k(F_NORM if number == 0 else F_ADD_NORM, rows, us=2 + rows * 0.004)
@@ -202,7 +246,7 @@ L_FAF16 = "void flash_attn_ext_f16<(int)128, (int)128, (int){a}, (int){b}, (int)
 L_COMBINE = "void flash_attn_combine_results<(int)128>(const float *, const float2 *, float *, int)"
 
 
-def llama(run, chunks=(), decodes=0, *, count=6, graph=None, slots=False, cache=True, embedding=False):
+def llama(run: Run, chunks: Sequence[int] = (), decodes: int = 0, *, count: int = 6, graph: int | None = None) -> None:
     """One llama.cpp ubatch: decoding slots and prompts may share it."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
     run.begin(
@@ -210,7 +254,7 @@ def llama(run, chunks=(), decodes=0, *, count=6, graph=None, slots=False, cache=
     )
     run.copy("h2d", 4096 * tokens)
 
-    def mul(rows, mb):
+    def mul(rows: int, mb: int) -> None:
         if rows <= 8:
             run.k(L_Q8, (16, rows, 1), us=2)
             run.k(L_VEC.format(n=rows), (mb * 40, 1, 1), us=mb / 0.9)
@@ -222,7 +266,7 @@ def llama(run, chunks=(), decodes=0, *, count=6, graph=None, slots=False, cache=
                 us=max(mb / 0.9, rows * mb * 0.006),
             )
 
-    def body():
+    def body() -> None:
         for number in range(count):
             out = requests if number == count - 1 else tokens
             run.k(L_NORM, tokens, us=3 + tokens * 0.004)

@@ -1,21 +1,25 @@
 """Serving runs written kernel by kernel, with the truth beside each kernel: engines and settings not simulated elsewhere.
 
-Nothing here knows the simulator of ``fixtures/serving.py``: names, grids, launch order and timing are stated anew, so
+Nothing here knows the simulator of ``fixtures/simulator/serving.py``: names, grids, launch order and timing are stated anew, so
 that a habit of the one is not taken for a law. A run is a host clock and one GPU clock per (process, device, stream).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import polars as pl
 
 from trace_analyze.analysis.kernels.classify import classify_names
-from trace_analyze.analysis.phases import find_phases
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.analysis.phases import PhaseResult, find_phases
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 from trace_analyze.ingest import open_trace
 
+Grid: TypeAlias = int | tuple[int, int, int]  # blocks along x, or along all three
 COUNTS = ("prefill_tokens", "decode_tokens", "prefill_requests", "decode_requests")
 
 
@@ -43,33 +47,44 @@ class Run:
     launches: bool = True  # whether launch calls are recorded
     correlations: bool = True
     cpu: int = 1_000_000
-    busy: dict = field(default_factory=dict)  # stream -> end of its last kernel
-    steps: list = field(default_factory=list)
-    truth: list = field(default_factory=list)
+    busy: dict[int, int] = field(default_factory=dict)  # stream -> end of its last kernel
+    steps: list[Step | None] = field(default_factory=list)
+    truth: list[tuple[int, int, int, int, int, str]] = field(default_factory=list)
     replay: int | None = None  # correlation id of the replay being written
     node: int = 0
     graph_id: int | None = None
     opaque: bool = False
-    window: tuple = (0, 1 << 62)  # kernels that start outside are not recorded
-    keep: object = None  # callable(kernel number) -> recorded?
+    window: tuple[int, int] = (0, 1 << 62)  # kernels that start outside are not recorded
+    keep: Callable[[int], bool] | None = None  # callable(kernel number) -> recorded?
     number: int = 0
-    drop_launch: object = None  # callable(kernel number) -> launch call lost?
+    drop_launch: Callable[[int], bool] | None = None  # callable(kernel number) -> launch call lost?
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.gpu:
             self.capture.gpu(self.gpu)
 
-    def begin(self, phase, pt=0, dt=0, pr=0, dr=0):
+    def begin(self, phase: str, pt: int = 0, dt: int = 0, pr: int = 0, dr: int = 0) -> None:
         """Kernels from here on belong to a new step."""
         self.steps.append(Step(phase, pt, dt, pr, dr))
 
-    def outside(self):
+    def outside(self) -> None:
         """Kernels from here on belong to no step."""
         self.steps.append(None)
 
-    def k(self, name, grid=1, us=4.0, *, stream=None, own=None, gap=0.8, step=None, block=128):
+    def k(
+        self,
+        name: str,
+        grid: Grid = 1,
+        us: float = 4.0,
+        *,
+        stream: int | None = None,
+        own: str | None = None,
+        gap: float = 0.8,
+        step: int | None = None,
+        block: int = 128,
+    ) -> None:
         """One kernel. ``own``: its own phase where it is not its step's; ``step``: number of its step."""
-        grid = (grid, 1, 1) if isinstance(grid, int) else tuple(grid)
+        blocks = (grid, 1, 1) if isinstance(grid, int) else grid
         stream = self.stream if stream is None else stream
         number, self.number = self.number, self.number + 1
         if self.replay is None:
@@ -84,13 +99,15 @@ class Run:
             return
         lost = not self.launches or (self.drop_launch is not None and self.drop_launch(number))
         step = len(self.steps) - 1 if step is None else step
-        more = {"correlation": self.replay, "graph": self.graph_id, "graph_node": self.node} if at is None else {}
+        more: dict[str, Any] = (
+            {"correlation": self.replay, "graph": self.graph_id, "graph_node": self.node} if at is None else {}
+        )
         if at is not None and not self.correlations:
             more["correlation"] = 0
         if at is None:
             self.node += 1
         self.capture.kernel(
-            name, start, end, device=self.device, stream=stream, pid=self.pid, grid=grid, block=(block, 1, 1),
+            name, start, end, device=self.device, stream=stream, pid=self.pid, grid=blocks, block=(block, 1, 1),
             launched_at=None if at is None or lost or at < self.window[0] or not self.correlations else at,
             launch_ns=2_000, **more,
         )  # fmt: skip
@@ -100,7 +117,7 @@ class Run:
         )
 
     @contextmanager
-    def graph(self, number, *, node=None):
+    def graph(self, number: int, *, node: int | None = None) -> Iterator[None]:
         """Kernels inside come from one replay of graph ``number``."""
         self.cpu += 6_000
         self.replay = self.capture.next_correlation()
@@ -113,7 +130,7 @@ class Run:
         self.cpu += 2_000
 
     @contextmanager
-    def range(self, text, **options):
+    def range(self, text: str, **options: Any) -> Iterator[None]:
         """An NVTX range around the host's work."""
         self.cpu += 1_000
         start = self.cpu
@@ -122,15 +139,15 @@ class Run:
         if start >= self.window[0] and self.cpu < self.window[1]:
             self.capture.nvtx(text, start, self.cpu, pid=self.pid, **options)
 
-    def sync(self, us=0.0):
+    def sync(self, us: float = 0.0) -> None:
         """The host waits for the GPU, then does ``us`` of its own work."""
         self.cpu = max(self.cpu, *self.busy.values(), 0) + round(us * 1000)
 
-    def wait_stream(self, other, waiting):
+    def wait_stream(self, other: int, waiting: int) -> None:
         """``waiting`` runs nothing before ``other`` has finished what it has."""
         self.busy[waiting] = max(self.busy.get(waiting, 0), self.busy.get(other, 0))
 
-    def copy(self, kind, size, us=1.5):
+    def copy(self, kind: str, size: int, us: float = 1.5) -> None:
         self.cpu += 3_000
         start = max(self.busy.get(self.stream, 0) + 500, self.cpu + 1_000)
         end = start + round(us * 1000)
@@ -145,29 +162,29 @@ class Run:
 class Seen:
     """What the tool made of a capture beside the truth."""
 
-    result: object
+    result: PhaseResult
     kernels: pl.DataFrame
-    true_steps: dict
+    true_steps: dict[tuple[int | None, int, int], Step | None]
 
     @property
-    def wrong_pct(self):
+    def wrong_pct(self) -> float:
         """Kernel time whose phase is not the true one, percent; a phase left unknown counts as ``unknown_pct``."""
         wrong = self.kernels.filter((pl.col("phase") != pl.col("true_phase")) & (pl.col("phase") != "unknown"))
-        return 100 * wrong["ns"].sum() / self.kernels["ns"].sum()
+        return 100 * int(wrong["ns"].sum()) / int(self.kernels["ns"].sum())
 
     @property
-    def unknown_pct(self):
+    def unknown_pct(self) -> float:
         lost = self.kernels.filter((pl.col("phase") == "unknown") & (pl.col("true_phase") != "unknown"))
-        return 100 * lost["ns"].sum() / self.kernels["ns"].sum()
+        return 100 * int(lost["ns"].sum()) / int(self.kernels["ns"].sum())
 
     @property
-    def wrong(self):
+    def wrong(self) -> list[tuple[object, ...]]:
         columns = ("name", "phase", "true_phase", "step", "true_step")
         rows = self.kernels.filter(pl.col("phase") != pl.col("true_phase"))
         return rows.group_by(*columns).agg(pl.len(), pl.col("ns").sum()).sort("ns", descending=True).rows()[:12]
 
     @property
-    def mixed_up(self):
+    def mixed_up(self) -> list[tuple[object, ...]]:
         """Found steps that hold working kernels of several true steps, and true steps spread over several found."""
         works = self.kernels.filter(pl.col("op_class").cast(pl.String).is_in(["attention", "gemm", "moe_gemm"]))
         works = works.filter((pl.col("step") >= 0) | (pl.col("true_step") >= 0))
@@ -182,7 +199,7 @@ class Seen:
         spread = spread.filter((pl.col("true_step") >= 0) & (pl.col("n") > 1))
         return [("found holds", *row) for row in several.rows()[:6]] + [("true in", *row) for row in spread.rows()[:6]]
 
-    def counts(self, *names):
+    def counts(self, *names: str) -> tuple[list[tuple[object, ...]], dict[str, int], int]:
         """(step, name, found, true) where a count that the tool gives is not the true one, and null shares."""
         first = (
             self.kernels.filter(pl.col("step") >= 0)
@@ -190,7 +207,8 @@ class Seen:
             .agg(pl.struct("process", "device", "true_step").mode().first().alias("true"))
         )
         rows = self.result.steps.join(first, on="step")
-        wrong, unknown, total = [], dict.fromkeys(names or COUNTS, 0), 0
+        wrong: list[tuple[object, ...]] = []
+        unknown, total = dict.fromkeys(names or COUNTS, 0), 0
         for row in rows.sort("step").iter_rows(named=True):
             key = row["true"]
             true = self.true_steps.get((key["process"], key["device"], key["true_step"]))
@@ -205,7 +223,7 @@ class Seen:
         return wrong, {name: share for name, share in unknown.items() if share}, total
 
 
-def see(tmp_path, *runs, capture=None, mode=None):
+def see(tmp_path: Path, *runs: Run, capture: Capture | None = None) -> Seen:
     """Write the capture, read it back and find its phases."""
     written = capture or runs[0].capture
     path = written.write(tmp_path / "run.sqlite")

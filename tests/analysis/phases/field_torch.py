@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from . import field_vllm as vllm
+from .field_run import Run
 
 VECTOR = "void at::native::vectorized_elementwise_kernel<(int)4, at::native::{}>(int, T2, T3)"
 UNROLLED = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>(int, T1, T2)"
@@ -44,23 +46,35 @@ GELU = VECTOR.format("GeluCUDAKernelImpl(at::TensorIteratorBase &, at::native::G
 TOPK = "void at::native::sbtopk::gatherTopK<float, unsigned int, (int)2, (bool)0>(T1)"
 
 
-def generate(run, prompts=(700, 300), new=8, batch=1, *, attention="flash", count=6, graph=None, sample=False):
+def generate(
+    run: Run,
+    prompts: Sequence[int] = (700, 300),
+    new: int = 8,
+    batch: int = 1,
+    *,
+    attention: str = "flash",
+    count: int = 6,
+    graph: int | None = None,
+    sample: bool = False,
+) -> None:
     """Hugging Face generate: norms, rotations and caches are elementwise kernels; one pass per token."""
     for prompt in prompts:
-        _pass(run, prompt, batch, False, attention, count, None, sample)
+        _pass(run, prompt, batch, decode=False, attention=attention, count=count, graph=None, sample=sample)
         for _ in range(new):
-            _pass(run, prompt, batch, True, attention, count, graph, sample)
+            _pass(run, prompt, batch, decode=True, attention=attention, count=count, graph=graph, sample=sample)
         run.cpu += 60_000_000
 
 
-def _pass(run, prompt, batch, decode, attention, count, graph, sample):
+def _pass(
+    run: Run, prompt: int, batch: int, *, decode: bool, attention: str, count: int, graph: int | None, sample: bool
+) -> None:
     tokens = batch if decode else prompt * batch
     run.begin("decode" if decode else "prefill", 0 if decode else tokens, batch if decode else 0, 0 if decode else batch,
               batch if decode else 0)  # fmt: skip
     run.k(VECTOR.format("CUDAFunctorOnSelf_add<long>"), 1, us=1.5)
     run.k(VECTOR.format("FillFunctor<long>"), 1, us=1)
 
-    def model():
+    def model() -> None:
         run.k(LOOKUP.format("Large" if tokens > 16 else "Small"), tokens * 8 if tokens > 16 else 32, us=3)
         for _ in range(count):
             _norm(run, tokens)
@@ -99,7 +113,7 @@ def _pass(run, prompt, batch, decode, attention, count, graph, sample):
     run.sync(500)
 
 
-def _norm(run, tokens):
+def _norm(run: Run, tokens: int) -> None:
     run.k(UNROLLED, tokens * 4, us=2 + tokens * 0.004)
     run.k(VECTOR.format("pow_tensor_scalar_kernel_impl"), tokens * 4, us=2 + tokens * 0.004)
     run.k(MEAN, tokens, us=3 + tokens * 0.003)
@@ -107,7 +121,7 @@ def _norm(run, tokens):
     run.k(STRIDED.format(MUL), tokens * 8, us=2 + tokens * 0.005)
 
 
-def _rotate(run, tokens):
+def _rotate(run: Run, tokens: int) -> None:
     for _ in range(2):
         run.k(STRIDED.format(MUL), tokens * 8, us=2 + tokens * 0.004)
         run.k(STRIDED.format("neg_kernel_cuda"), tokens * 4, us=2)
@@ -115,7 +129,7 @@ def _rotate(run, tokens):
         run.k(VECTOR.format("CUDAFunctor_add<c10::BFloat16>"), tokens * 8, us=2 + tokens * 0.004)
 
 
-def _matmul(run, tokens, mb):
+def _matmul(run: Run, tokens: int, mb: int) -> None:
     if tokens == 1:
         run.k(GEMV, mb * 20, us=mb / 1.2)
     elif tokens < 64:
@@ -124,7 +138,7 @@ def _matmul(run, tokens, mb):
         run.k(BIG.format("tn"), (ceil(tokens / 128), mb, 1), us=max(mb / 1.2, tokens * mb * 0.006))
 
 
-def _attend(run, tokens, prompt, batch, decode, attention):
+def _attend(run: Run, tokens: int, prompt: int, batch: int, decode: bool, attention: str) -> None:
     if attention == "flash" and decode:
         run.k(SDPA_SPLIT, (1, 4, batch * 8), us=9)
         run.k(SDPA_COMBINE, batch * 8, us=2)
@@ -143,7 +157,7 @@ def _attend(run, tokens, prompt, batch, decode, attention):
 BIDIRECTIONAL = SDPA.format(causal=0)
 
 
-def encoder_layer(run, tokens, batch, attention=BIDIRECTIONAL):
+def encoder_layer(run: Run, tokens: int, batch: int, attention: str = BIDIRECTIONAL) -> None:
     run.k(LAYER_NORM, tokens, us=5)
     run.k(BIG.format("tn"), (ceil(tokens / 128), 24, 1), us=40)
     run.k(attention, (ceil(tokens / batch / 128), batch, 16), us=20)
@@ -154,7 +168,7 @@ def encoder_layer(run, tokens, batch, attention=BIDIRECTIONAL):
     run.k(BIG.format("tn"), (ceil(tokens / 128), 8, 1), us=60)
 
 
-def classify(run, batches, *, labels=True):
+def classify(run: Run, batches: Sequence[int], *, labels: bool = True) -> None:
     """BERT over batches of sentences; with labels, each ends in a softmax and an argmax."""
     run.outside()
     for batch in batches:
@@ -169,7 +183,7 @@ def classify(run, batches, *, labels=True):
         run.sync(300)
 
 
-def diffuse(run, steps=12):
+def diffuse(run: Run, steps: int = 12) -> None:
     """A text encoder, then as many equal passes of a diffusion transformer as there are steps."""
     run.outside()
     run.k(LOOKUP.format("Large"), 77, us=3)
@@ -184,7 +198,7 @@ def diffuse(run, steps=12):
         run.sync(100)
 
 
-def train(run, steps=4):
+def train(run: Run, steps: int = 4) -> None:
     """Forward and backward passes with an optimiser behind them."""
     run.outside()
     for _ in range(steps):
@@ -219,13 +233,15 @@ BLOCK = LINEAR.replace(
 RESIDUAL = "void turbomind::kernel::BiasResidualRMSNormKernel<__half, float, (int)8>(T1 *)"
 
 
-def turbomind(run, chunks=(), decodes=0, *, two_streams=True, count=6):
+def turbomind(
+    run: Run, chunks: Sequence[int] = (), decodes: int = 0, *, two_streams: bool = True, count: int = 6
+) -> None:
     """One TurboMind step: prompts and decoding requests attend on two streams of one layer."""
     tokens, requests = sum(chunks) + decodes, len(chunks) + decodes
     phase = "mixed" if chunks and decodes else "prefill" if chunks else "decode"
     run.begin(phase, sum(chunks), decodes, len(chunks), decodes)
 
-    def gemm(mb):
+    def gemm(mb: int) -> None:
         run.k(
             "void turbomind::gemm::gemm_kernel<turbomind::gemm::GemmUniversal<Sm80>>(T1)",
             100,

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import ceil
+from typing import Any, TypeAlias
+
+from .field_run import Run
+
+Attention: TypeAlias = Callable[[Run, int, Sequence[int], int, int], None]
 
 FA2 = (
     "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, (int)64, (int)128, (int)4, (bool)0, (bool)0,"
@@ -70,13 +76,13 @@ NCCL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage
 EMBED_TP = "triton_poi_fused_bitwise_and_bitwise_not_bitwise_or_embedding_ge_lt_masked_fill_mul_sub_0"
 
 
-def gemm(run, tokens, weight_mb, *, names=None):
+def gemm(run: Run, tokens: int, weight_mb: int, *, names: Sequence[str] | None = None) -> None:
     """A GEMM whose time follows from its weights and tokens."""
     names = names or (SMALL if tokens <= 64 else LARGE)
     run.k(names[int(weight_mb) % len(names)], (132, 1, 1), us=max(weight_mb / 2.6, tokens * weight_mb * 0.0022))
 
 
-def fa2(run, tokens, chunks, decodes, kv=1500):
+def fa2(run: Run, tokens: int, chunks: Sequence[int], decodes: int, kv: int = 1500) -> None:
     """FlashAttention 2 over paged KV: one call for the whole batch."""
     requests = len(chunks) + decodes
     if not chunks:
@@ -86,14 +92,14 @@ def fa2(run, tokens, chunks, decodes, kv=1500):
         run.k(FA2.format(causal=1, split=0), (ceil(max(chunks) / 64), requests, 32), us=5 + tokens * kv * 3e-5)
 
 
-def fa3(run, tokens, chunks, decodes, kv=1500):
+def fa3(run: Run, tokens: int, chunks: Sequence[int], decodes: int, kv: int = 1500) -> None:
     """FlashAttention 3, vLLM's fork: one warpgroup while every request has few query rows."""
     most = max([*chunks, 1])
     run.k("flash::prepare_varlen_num_blocks_kernel(int, int, int, const int *)", 1, us=1.5)
     run.k(FA3.format(m=64 if most * 4 <= 64 else 128), (132, 1, 1), us=4 + tokens * kv * 2e-5)
 
 
-def paged(run, tokens, chunks, decodes, kv=1500):
+def paged(run: Run, tokens: int, chunks: Sequence[int], decodes: int, kv: int = 1500) -> None:
     """vLLM V0: prompts by flash_fwd on contiguous KV, decoding by paged attention, in steps of their own."""
     if chunks:
         run.k(FA2_PLAIN, (ceil(max(chunks) / 128), len(chunks), 32), us=5 + tokens * max(chunks) * 2e-5, own="prefill")
@@ -102,7 +108,7 @@ def paged(run, tokens, chunks, decodes, kv=1500):
         run.k(PAGED_REDUCE, (32, decodes, 1), us=2, own="decode")
 
 
-def infer(run, tokens, chunks, decodes, kv=1500):
+def infer(run: Run, tokens: int, chunks: Sequence[int], decodes: int, kv: int = 1500) -> None:
     """FlashInfer: decoding requests and prompts in calls of their own."""
     if decodes:
         run.k(INFER.format(mask=0, q=16), (132, 1, 8), us=3 + decodes * kv * 2e-3, own="decode" if chunks else None)
@@ -110,18 +116,29 @@ def infer(run, tokens, chunks, decodes, kv=1500):
         run.k(INFER.format(mask=1, q=64), (264, 1, 8), us=5 + tokens * kv * 2e-5, own="prefill" if decodes else None)
 
 
-def unified(run, tokens, chunks, decodes, kv=1500):
+def unified(run: Run, tokens: int, chunks: Sequence[int], decodes: int, kv: int = 1500) -> None:
     """Triton unified attention of recent releases: one name for everything."""
     requests = len(chunks) + decodes
     run.k("kernel_unified_attention", (ceil(tokens / 16) + requests, 8, 1), us=5 + tokens * kv * 2e-5)
 
 
-def layers(
-    run, count, tokens, attention, chunks, decodes, *, compiled=False, reduce=None, kv=1500, pieces=None, real=None
-):
+def layers(  # noqa: PLR0913 (a run is stated by keywords)
+    run: Run,
+    count: int,
+    tokens: int,
+    attention: Attention,
+    chunks: Sequence[int],
+    decodes: int,
+    *,
+    compiled: bool = False,
+    reduce: str | None = None,
+    kv: int = 1500,
+    pieces: int | None = None,
+    real: int | None = None,
+) -> None:
     """The decoder layers. ``compiled``: torch.compile names only; ``pieces``: base graph number of piecewise graphs."""
 
-    def opening(first):
+    def opening(first: bool) -> None:
         if compiled:
             run.k("triton_red_fused__to_copy_add_mean_mul_pow_rsqrt_1" if not first else
                   "triton_red_fused__to_copy_add_embedding_mean_mul_pow_rsqrt_0", (tokens, 1, 1), us=2 + tokens * 0.004)  # fmt: skip
@@ -133,7 +150,7 @@ def layers(
         else:
             run.k(ROPE, tokens, us=2 + tokens * 0.003)
 
-    def closing():
+    def closing() -> None:
         gemm(run, tokens, 33)
         if reduce:
             run.k(reduce, 36, us=6)
@@ -152,7 +169,7 @@ def layers(
         if reduce:
             run.k(reduce, 36, us=6)
 
-    def attend():
+    def attend() -> None:
         run.k(WRITE, real or tokens, us=2 + tokens * 0.002)  # slot mapping is not padded where it runs eagerly
         attention(run, tokens, chunks, decodes, kv)
 
@@ -174,11 +191,11 @@ def layers(
                 run.k(FUSED_NORM, tokens, us=2)
 
 
-def step(
-    run, chunks=(), decodes=0, *, attention=fa2, count=6, graph=None, padded=None, marker=None, sampler="greedy",
-    asynchronous=False, late=False, compiled=False, reduce=None, kv=1500, pieces=None, head=True, embed=True,
-    prepare=True, width=1,
-):  # fmt: skip
+def step(  # noqa: PLR0913 (a run is stated by keywords)
+    run: Run, chunks: Sequence[int] = (), decodes: int = 0, *, attention: Attention = fa2, count: int = 6, graph: int | None = None, padded: int | None = None, marker: bool = False, sampler: str | None = "greedy",
+    asynchronous: bool = False, late: bool = False, compiled: bool = False, reduce: str | None = None, kv: int = 1500, pieces: int | None = None, head: bool = True, embed: bool = True,
+    prepare: bool = True, width: int = 1,
+) -> None:  # fmt: skip
     """One engine step: ``chunks`` are prompt tokens per request, ``decodes`` requests with ``width`` tokens each.
 
     ``late``: lm_head and sampler run after the marker's range (the V2 runner).
@@ -196,7 +213,7 @@ def step(
         run.k(FILL, 1, us=1.2)
         run.k("_compute_slot_mapping_kernel", (requests + 1, 1, 1), us=1.8)
 
-    def body():
+    def body() -> None:
         if embed and not compiled:
             run.k(EMBED_TP if reduce else GATHER, rows, us=2 + rows * 0.004)
         if compiled and reduce:
@@ -253,25 +270,26 @@ SEND = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 REJECT = "rejection_greedy_sample_kernel"
 
 
-def captured_size(requests):
+def captured_size(requests: int) -> int:
     """The captured batch that serves ``requests``."""
-    return next(size for size in (1, 2, 4, *range(8, 257, 8)) if size >= requests)
+    sizes: list[int] = [1, 2, 4, *range(8, 257, 8)]
+    return next(size for size in sizes if size >= requests)
 
 
-def decode(run, requests, **options):
+def decode(run: Run, requests: int, **options: Any) -> None:
     """A decode step from a full graph, padded to its captured size."""
     size = captured_size(requests)
     step(run, decodes=requests, graph=300 + size, padded=size, **options)
 
 
-def piecewise(run, chunks=(), decodes=0, **options):
+def piecewise(run: Run, chunks: Sequence[int] = (), decodes: int = 0, **options: Any) -> None:
     """A step in piecewise graphs where one is large enough, else eager."""
     tokens = sum(chunks) + decodes
     size = captured_size(tokens) if tokens <= 128 else None
     step(run, chunks, decodes, padded=size, pieces=100 * size if size else None, **options)
 
 
-def drafts(run, requests, attention, passes, tokens):
+def drafts(run: Run, requests: int, attention: Attention, passes: int, tokens: int) -> None:
     """Passes of a one-layer draft model behind a verified batch; the first sees all ``tokens``."""
     for number in range(passes):
         layers(run, 1, requests if number else tokens, attention, (), requests)
@@ -279,7 +297,17 @@ def drafts(run, requests, attention, passes, tokens):
         run.k(ARGMAX, requests, us=9)
 
 
-def verify(run, chunks, requests, *, attention=fa2, width=4, graph=False, inside=None, count=6):
+def verify(
+    run: Run,
+    chunks: tuple[int, ...],
+    requests: int,
+    *,
+    attention: Attention = fa2,
+    width: int = 4,
+    graph: bool = False,
+    inside: str | None = None,
+    count: int = 6,
+) -> None:
     """A speculative step: ``width`` tokens per decoding request, then drafts. ``inside``: a range around all of it."""
     tokens = sum(chunks) + requests * width
     every = chunks + (width,) * requests
@@ -290,7 +318,7 @@ def verify(run, chunks, requests, *, attention=fa2, width=4, graph=False, inside
     run.copy("h2d", 4 * tokens)
     run.k("_compute_slot_mapping_kernel", len(every) + 1, us=1.8)
 
-    def body():
+    def body() -> None:
         run.k(GATHER, tokens, us=2)
         layers(run, count, tokens, attention, every, 0)
         run.k(FUSED_NORM, tokens, us=2)
@@ -305,7 +333,7 @@ def verify(run, chunks, requests, *, attention=fa2, width=4, graph=False, inside
     gemm(run, rows, 1050, names=(HEAD,))
     run.k(ARGMAX, rows, us=9)
     run.k(REJECT, len(every), us=3)
-    if inside:
+    if scope:
         drafts(run, len(every), attention, width - 1, tokens)
         scope.__exit__(None, None, None)
     else:

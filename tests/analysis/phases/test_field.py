@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 
 from . import field_torch as torch
 from . import field_vllm as vllm

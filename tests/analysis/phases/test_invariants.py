@@ -12,7 +12,7 @@ NAMES = ["embedding_kernel", "rms_norm", "gemm_qkv", "attention_any", "attention
 kernel = st.tuples(st.sampled_from(NAMES), st.integers(0, 2), st.integers(0, 40), st.integers(1, 3000), st.booleans())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(kernel, max_size=60), launches=st.booleans(), marks=st.lists(st.integers(0, 100), max_size=6))
 def test_any_order_of_kernels(mini, rows, launches, marks):
     run = mini(with_launches=launches)

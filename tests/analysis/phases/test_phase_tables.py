@@ -5,7 +5,9 @@ import pytest
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases.engine import engine_rules
+from trace_analyze.analysis.phases.step_evidence import STEP_EVIDENCE
 from trace_analyze.analysis.phases.tokens.launch_geometry import geometry_rules
+from trace_analyze.analysis.records.tables import STEPS
 
 SECTIONS = ("rule", "rows", "tokens", "few", "many", "prepare")
 ROWS = [(section, row) for section in SECTIONS for row in geometry_rules(section)]
@@ -27,9 +29,15 @@ def test_kernels_that_tell_tokens_have_the_class_they_claim():
         assert classify_names(names)["op_class"].cast(str).to_list() == [row["op_class"]]
 
 
-@pytest.mark.parametrize("row", [row for row in engine_rules() if row["regex"]], ids=lambda row: row["name"])
+@pytest.mark.parametrize("row", [row for row in engine_rules() if row.pattern], ids=lambda row: row.name)
 def test_engine_row_is_the_first_that_its_example_matches(row):
-    example = pl.Series([row["example"]])
-    first = next(o for o in engine_rules() if o["regex"] and example.str.contains(o["regex"]).item())
-    assert first is row
-    assert isinstance(row["mixes"], bool)
+    for example in row.examples:
+        name = pl.Series([example])
+        assert next(o for o in engine_rules() if o.pattern and name.str.contains(o.pattern).item()) is row
+
+
+def test_evidence_shares_with_the_steps_only_what_they_take_over():
+    """final_steps fills what a step lacks: evidence under a name of STEPS would be taken for the stage's own result."""
+    shared = set(STEP_EVIDENCE) & set(STEPS)
+    assert shared == {"start_ns", "end_ns", "kernel_count", "graph_id", "excluded"}
+    assert all(STEP_EVIDENCE[name] == STEPS[name] for name in shared)

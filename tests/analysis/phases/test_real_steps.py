@@ -60,7 +60,7 @@ def test_one_serving_step(step_of, name, annotated):
     assert step["kv_tokens"] == (kv if annotated else None)
     assert (step["evidence"] == "marker") is annotated
     assert result.layers == layers
-    assert result.trust["contradictions"] == []
+    assert result.trust["contradictions"] == ()
 
 
 def test_stray_kernel_long_before_its_step_does_not_stretch_it(step_of):

@@ -9,7 +9,7 @@ import pytest
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import find_phases
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.ingest import open_trace
 
 LARGE = {"vllm-llama-70b-h100-tp8-unmarked": 12, "vllm-llama-70b-h200-tp4-fp8": 12, "trtllm-llama-70b-b200-tp4": 12}

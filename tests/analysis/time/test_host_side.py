@@ -2,8 +2,9 @@
 
 import pytest
 
+from trace_analyze.analysis.records.host import HostParts, LaunchesInFlight
 from trace_analyze.analysis.records.trace import FRAMES
-from trace_analyze.analysis.time.host_side import PARTS, host_side
+from trace_analyze.analysis.time.host_side import host_side
 from trace_analyze.analysis.time.time_accounting import account_time
 from trace_analyze.fixtures.hand_frames import HandRun, frame
 
@@ -58,7 +59,7 @@ def test_a_bubble_is_split_by_what_the_thread_did():
     assert sum(in_us.values()) == 100
     assert host["bubble_ms_per_decode_step"] == pytest.approx(0.1)
     assert host["share_of_decode_pct"] == pytest.approx(50)
-    assert host["launches_in_flight"] == {"p50": 0, "max": 0}
+    assert host.launches_in_flight == LaunchesInFlight(p50=0, max=0)
 
 
 def test_queued_work_is_dispatch_and_not_a_bubble():
@@ -74,8 +75,8 @@ def test_queued_work_is_dispatch_and_not_a_bubble():
     host = host_of(run)
     assert host["bubble_ms"] == 0
     assert host["dispatch_ms"] == pytest.approx(3 * 0.002)
-    assert host["launches_in_flight"] == {"p50": 1.5, "max": 3}
-    assert set(host["parts_ms"]) == set(PARTS)
+    assert host.launches_in_flight == LaunchesInFlight(p50=1.5, max=3)
+    assert set(host["parts_ms"]) == set(HostParts.__struct_fields__)
 
 
 def test_without_launch_calls_nothing_is_said():

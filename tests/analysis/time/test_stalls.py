@@ -285,7 +285,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(STEPS)
 def test_gap_parts_sum_and_stalls_fit_in_their_gaps(rows):
     run = HandRun()

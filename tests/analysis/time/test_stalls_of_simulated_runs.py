@@ -5,10 +5,10 @@ import pytest
 
 from trace_analyze.analysis.time.stalls import StallResult, find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
-from trace_analyze.fixtures.config import RunConfig
 from trace_analyze.fixtures.hand_frames import from_truth
 from trace_analyze.fixtures.matrix import MATRIX, busy
-from trace_analyze.fixtures.serving import SimulatedRun, simulate
+from trace_analyze.fixtures.simulator.config import RunConfig
+from trace_analyze.fixtures.simulator.serving import SimulatedRun, simulate
 
 SGLANG = {"engine": "sglang", "policy": "separate", "graphs": "full", "markers": "sglang"}
 

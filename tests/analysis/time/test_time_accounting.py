@@ -183,7 +183,7 @@ COPIES = st.lists(st.tuples(st.integers(0, 250), st.integers(0, 40), st.integers
 WINDOW = st.tuples(st.integers(-20, 120), st.integers(0, 200)).map(lambda w: (w[0], w[0] + w[1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(KERNELS, COPIES, WINDOW, st.permutations(range(3)), st.randoms(use_true_random=False))
 def test_the_parts_are_the_window_whatever_the_rows(kernels, copies, window, renumbered, random):
     def result(rows, copy_rows, number):

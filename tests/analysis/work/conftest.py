@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,7 +18,7 @@ from trace_analyze.analysis.records.trace import Trace
 from trace_analyze.analysis.work.assign_work import WorkResult, assign_work
 from trace_analyze.analysis.work.work_input import WorkInput
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import SimulatedRun, simulate
+from trace_analyze.fixtures.simulator.serving import SimulatedRun, simulate
 from trace_analyze.ingest import open_trace
 
 
@@ -35,11 +37,11 @@ class Prepared:
         """What the work stage is given without options."""
         return WorkInput(self.trace, self.phases, self.facts, self.devices)
 
-    def work(self, **options) -> WorkResult:
+    def work(self, **options: Any) -> WorkResult:
         """The work stage's result with these options."""
         return assign_work(self.trace, self.phases, self.facts, self.devices, Options(**options))
 
-    def with_model(self, **options) -> WorkResult:
+    def with_model(self, **options: Any) -> WorkResult:
         """The same with the model and data types that ran."""
         config = self.run.config
         weight = None if config.weight_dtype in ("bf16", "fp16", "q4_k") else config.weight_dtype  # names tell q4_k
@@ -60,7 +62,7 @@ class Prepared:
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory):
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Prepared]:
     """``prepared(name)``: the run of that name, simulated, written, read and divided into steps once."""
     folder = tmp_path_factory.mktemp("runs")
 
@@ -70,6 +72,6 @@ def prepared(tmp_path_factory):
         trace = open_trace(run.write(folder / f"{name}.sqlite"))
         facts = classify_names(trace.names)
         devices = resolve_devices(trace)
-        return Prepared(run, trace, facts, devices, find_phases(trace, facts, devices=devices))
+        return Prepared(run, trace, facts, devices, find_phases(trace, facts))
 
     return make

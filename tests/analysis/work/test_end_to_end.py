@@ -10,7 +10,7 @@ import pytest
 
 from trace_analyze import analyze, cli
 from trace_analyze.fixtures import cases
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 
 
 @pytest.fixture

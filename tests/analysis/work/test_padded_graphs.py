@@ -10,8 +10,8 @@ import trace_analyze as ta
 from trace_analyze.analysis.compare.compare_runs import compare_profiles
 from trace_analyze.analysis.compare.run_profile import profile_of
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
-from trace_analyze.reports.first_screen_lines import ratios
+from trace_analyze.fixtures.simulator.serving import simulate
+from trace_analyze.reports.first_screen.lines import ratio_lines
 from trace_analyze.reports.html import save_html
 from trace_analyze.reports.json_report import to_dict
 from trace_analyze.reports.terminal import print_screen
@@ -33,7 +33,7 @@ def test_summary_quotes_the_padded_work_as_an_upper_bound(result):
             "counted with the padded size"
         )
     assert summary["prefill_tokens"] is None
-    assert "at most 62%" in ratios(summary)[1].why
+    assert "at most 62%" in ratio_lines(summary)[1].why
 
 
 def test_stalls_keep_their_time_and_say_why_tokens_are_missing(result):

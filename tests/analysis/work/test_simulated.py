@@ -130,7 +130,7 @@ def gemms_of(result, phase):
 def without_copies(run, *sizes):
     """The run as a capture without its copies of these sizes would show it."""
     trace = replace(run.trace, copies=run.trace.copies.filter(~pl.col("bytes").is_in(sizes)))
-    return replace(run, trace=trace, phases=find_phases(trace, run.facts, devices=run.devices))
+    return replace(run, trace=trace, phases=find_phases(trace, run.facts))
 
 
 def test_flops_of_some_kernels_and_bytes_of_others_make_no_ratio(prepared):

@@ -8,7 +8,7 @@ import pytest
 
 from trace_analyze.analysis.records.errors import UsageError
 from trace_analyze.fixtures.client_logs import Delivery, engine_writers, serve, watch, writers
-from trace_analyze.fixtures.scheduler import poisson_like
+from trace_analyze.fixtures.simulator.scheduler import poisson_like
 from trace_analyze.ingest.client_logs import ClientLog, open_client_log
 
 ALL = [(m, n) for m in (writers, engine_writers) for n in dir(m) if n.startswith("write_") and n != "write_vllm_runs"]

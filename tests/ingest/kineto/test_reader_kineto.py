@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from trace_analyze.analysis.records.errors import CannotAnswerError, NotACapture
 from trace_analyze.ingest.api_names import kind_of_call, plain_name
 from trace_analyze.ingest.kineto import reader as kineto
 from trace_analyze.ingest.kineto.events import Event, nanoseconds
-from trace_analyze.ingest.kineto.json_stream import EventStream
+from trace_analyze.ingest.kineto.json_stream import EventStream, inflate_head
 
 HOST = {"pid": 100, "tid": 101}
 GPU = {"pid": 0, "tid": 7}
@@ -405,3 +406,111 @@ def test_real_steps(shared_traces, name, kernels, launches, graphs, copies, worl
 def test_real_graph_capture_is_refused(shared_traces):
     with pytest.raises(CannotAnswerError, match="428 launches"):
         kineto.read(shared_traces / "kineto" / "vllm-graph-capture-not-a-run.json.gz")
+
+
+# ------------------------------------------------------------------------------------------------- hostile inputs
+
+GOOD = '{"ph":"X","cat":"kernel","name":"good","pid":0,"tid":7,"ts":1,"dur":2,"args":{"device":0,"stream":7}}'
+
+
+def odd_kernel(**changed):
+    """One kernel event as text, values given as JSON text."""
+    values = {"ts": "1", "dur": "2", "device": "0", "stream": "7", "correlation": "1", "grid": "[1,1,1]"} | changed
+    args = ",".join(f'"{key}":{values[key]}' for key in ("device", "stream", "correlation", "grid"))
+    return f'{{"ph":"X","cat":"kernel","name":"odd","pid":0,"tid":7,"ts":{values["ts"]},"dur":{values["dur"]},"args":{{{args}}}}}'
+
+
+def write_text(path, *events, before='"schemaVersion":1,', after=""):
+    path.write_text(f'{{{before}"traceEvents":[{",".join(events)}]{after}}}')
+    return path
+
+
+@pytest.mark.parametrize("field", ["ts", "dur"])
+@pytest.mark.parametrize("value", ["1e900000", '"1e900000"', "-1e900000", "1e99", "9" * 5000, '"nan"', '"inf"'])
+def test_a_time_beyond_all_times_costs_its_row_and_no_time(tmp_path, field, value):
+    began = time.process_time()
+    trace = kineto.read(write_text(tmp_path / "t.json", GOOD, odd_kernel(**{field: value})))
+    assert time.process_time() - began < 5  # it was 20 s: a number of 900,000 digits was written out
+    assert trace.kernels.height == 1
+    assert sum(trace.capture.rejected_rows.values()) == 1
+
+
+def test_a_time_too_small_to_see_is_zero(tmp_path):
+    trace = kineto.read(write_text(tmp_path / "t.json", GOOD, odd_kernel(ts="1e-900000")))
+    assert trace.kernels["start_ns"].to_list() == [0, 1000]
+
+
+@pytest.mark.parametrize(
+    "value", ["1e999", "-1e999", "9" * 5000, str(2**62), str(-(2**63)), "Infinity", '"x"', "1.5", "[]"]
+)
+@pytest.mark.parametrize("field", ["device", "stream", "correlation", "grid"])
+def test_a_number_beyond_its_field_costs_that_value(tmp_path, field, value):
+    given = f"[{value},1,1]" if field == "grid" and value != "Infinity" else value
+    trace = kineto.read(write_text(tmp_path / "t.json", GOOD, odd_kernel(**{field: given})))
+    assert trace.kernels.height == 2
+    kept = trace.kernels.select("device_index", "stream", "context", "correlation_id")
+    assert kept.null_count().row(0) == (0, 0, 0, 0)  # what is absent is -1
+
+
+@pytest.mark.parametrize(
+    ("event_text", "why"),
+    [
+        ('{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7}', "without a start or a duration"),
+        (odd_kernel(dur="-1"), "with a negative duration"),
+        (odd_kernel(ts="0", dur="0"), "whose timing was not collected"),
+        (odd_kernel(ts="1e900000"), "without a start or a duration"),
+    ],
+)
+def test_no_kernel_with_a_time_is_no_answer(tmp_path, event_text, why):
+    with pytest.raises(CannotAnswerError, match=f"no kernel with a time that can be true .1 rows: kernel {why}"):
+        kineto.read(write_text(tmp_path / "t.json", event_text))
+
+
+NESTED = "[" * 3000 + "]" * 3000
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"events": [GOOD, odd_kernel(grid=NESTED)]},
+        {"events": [GOOD, GOOD[:-1] + f',"name":{NESTED}}}']},
+        {"events": [GOOD, GOOD[:-1] + f',"unknown":{NESTED}}}']},
+        {"events": [GOOD], "before": f'"schemaVersion":1,"x":{NESTED},'},
+        {"events": [GOOD], "after": f',"x":{NESTED}'},
+        {"events": [NESTED]},
+    ],
+)
+def test_three_thousand_brackets_are_damage(tmp_path, parts):
+    path = write_text(tmp_path / "t.json", *parts.pop("events"), **parts)
+    with pytest.raises(NotACaptureError, match="nested more than a thousand deep"):
+        kineto.read(path)
+
+
+@pytest.mark.parametrize(
+    ("begin", "filling", "said"),
+    [
+        (b'{"schemaVersion":1,"traceEvents":[{"ph":"X","name":"', b"a", "one event longer than 200,000 bytes"),
+        (b'{"schemaVersion":1,"traceEvents":[', b" ", "one event longer than 200,000 bytes"),
+        (b'{"schemaVersion":1,"traceEvents":[{"a":1}', b'},{"a":', "one event longer than 200,000 bytes"),
+        (b'{"schemaVersion":1,', b"\n", "no event in its first 100,000 bytes"),
+        (b'{"schemaVersion":1,"x":"', b"b", "no event in its first 100,000 bytes"),
+        (b"", b" ", "no event in its first 100,000 bytes"),
+    ],
+)
+def test_gzip_that_swells_is_given_up_within_a_budget(tmp_path, begin, filling, said):
+    path = tmp_path / "t.json.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(begin + filling * (4_000_000 // len(filling)))
+    assert path.stat().st_size < 40_000
+    stream = EventStream(path, Event, block_bytes=10_000, most_facts_bytes=100_000, most_event_bytes=200_000)
+    with pytest.raises(NotACaptureError, match=said):
+        list(stream)
+    assert stream._read_bytes < 300_000
+    assert len(inflate_head(path.read_bytes())) <= 1 << 20
+
+
+def test_a_long_event_and_long_facts_within_the_budget_are_read(tmp_path):
+    path = write_text(tmp_path / "t.json", *[GOOD.replace("good", "g" * 5_000)] * 3, before=f'"x":"{"b" * 9_000}",')
+    stream = EventStream(path, Event, block_bytes=100, most_facts_bytes=20_000, most_event_bytes=20_000)
+    assert sum(len(batch) for batch in stream) == 3
+    assert len(stream.facts["x"]) == 9_000

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError, TraceAnalyzeError
-from trace_analyze.fixtures.nsys_writer import KERNEL, Capture
+from trace_analyze.fixtures.writers.nsys_writer import KERNEL, Capture
 from trace_analyze.ingest import open_trace
 
 

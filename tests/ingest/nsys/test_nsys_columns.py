@@ -68,7 +68,7 @@ small_cells = st.integers(-(2**31), 2**31 - 1)
 texts = st.sampled_from(["", "x", "é", "step 1", "'", "a" * 57, "b" * 58, "c" * 200, "d" * 9000])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.tuples(st.none() | cells, st.none() | small_cells, st.none() | texts), min_size=3, max_size=60),
     page=st.sampled_from([512, 1024, 4096, 65536]),

@@ -8,7 +8,7 @@ import pytest
 
 from trace_analyze.analysis.records.errors import TraceAnalyzeError
 from trace_analyze.analysis.records.trace import FRAMES
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 from trace_analyze.ingest import open_trace
 from trace_analyze.ingest.nsys.sqlite_pages import columns
 

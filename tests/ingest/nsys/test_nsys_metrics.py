@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trace_analyze.analysis.records.trace import Trace
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 from trace_analyze.ingest import open_trace
 
 HOPPER = {

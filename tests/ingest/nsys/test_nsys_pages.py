@@ -96,7 +96,7 @@ def read_both(path: Path, wanted: dict[str, Wanted], where: str, monkeypatch: py
     return answers
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     database=databases(),
     types=st.lists(st.sampled_from(["i64", "i32", "text"]), min_size=4, max_size=4),

@@ -10,7 +10,7 @@ from trace_analyze.analysis import road
 from trace_analyze.analysis.records.errors import TraceAnalyzeError
 from trace_analyze.analysis.records.options import Options
 from trace_analyze.analysis.records.trace import FRAMES, Trace
-from trace_analyze.fixtures.nsys_writer import Capture, global_pid
+from trace_analyze.fixtures.writers.nsys_writer import Capture, global_pid
 from trace_analyze.ingest import open_trace
 
 SECRET = "hunter2XYZZY"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from trace_analyze.analysis.records.errors import CannotAnswerError
 from trace_analyze.analysis.records.trace import Trace
-from trace_analyze.fixtures.nsys_schema import GENERATIONS
-from trace_analyze.fixtures.nsys_writer import KERNEL, NVTX, RUNTIME, Capture, global_pid
+from trace_analyze.fixtures.writers.nsys_schema import GENERATIONS
+from trace_analyze.fixtures.writers.nsys_writer import KERNEL, NVTX, RUNTIME, Capture, global_pid
 from trace_analyze.ingest import open_trace
 
 
@@ -495,7 +495,7 @@ def test_progress_names_the_parts(tmp_path: Path):
     assert said[0] == "2 kernels" and "1 NVTX ranges" in said
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     times=st.lists(st.tuples(st.integers(-50, 300), st.integers(-50, 300), st.integers(0, 3)), min_size=1, max_size=40),
 )

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from trace_analyze.analysis.records.errors import NotACaptureError
-from trace_analyze.fixtures.nsys_writer import Capture
+from trace_analyze.fixtures.writers.nsys_writer import Capture
 from trace_analyze.ingest import open_trace, other_programs
 from trace_analyze.ingest.nsys import report_file as nsys_rep
 

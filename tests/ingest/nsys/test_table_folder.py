@@ -9,8 +9,8 @@ import pytest
 
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError
 from trace_analyze.analysis.records.trace import FRAMES
-from trace_analyze.fixtures.nsys_writer import Capture
-from trace_analyze.fixtures.parquet_writer import write_tables
+from trace_analyze.fixtures.writers.nsys_writer import Capture
+from trace_analyze.fixtures.writers.parquet_writer import write_tables
 from trace_analyze.ingest import nsys, open_trace
 from trace_analyze.ingest.nsys import table_folder as nsys_tables
 

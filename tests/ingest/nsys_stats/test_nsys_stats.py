@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+import polars as pl
 import pytest
 
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError
@@ -81,10 +82,12 @@ def test_sums_keep_counts_and_totals(tmp_path):
     path = write(tmp_path, SUMS)
     assert nsys_stats.sniff(path, path.read_bytes())
     trace = read(path)
-    by_name = trace.kernels.with_columns(length=trace.kernels["end_ns"] - trace.kernels["start_ns"]).join(trace.names, on="name_id")  # fmt: skip
-    gemm = by_name.filter(by_name["short_name"] == "gemm")["length"]
-    assert (gemm.len(), gemm.sum(), gemm.max() - gemm.min()) == (10, 1001, 1)  # 101 once and 100 nine times
-    assert trace.capture.duration_ns == 1101
+    rows = trace.kernels.hstack(trace.launch_counts).join(trace.names, on="name_id")
+    rows = rows.select("short_name", "start_ns", "end_ns", "launch_count").sort("start_ns")
+    # 101 ns once and 100 ns nine times, then 50 ns twice
+    assert rows.rows() == [("gemm", 0, 101, 1), ("gemm", 101, 1001, 9), ("norm", 1001, 1101, 2)]
+    assert (trace.capture.duration_ns, trace.kernel_count, trace.holds_sums) == (1101, 12, True)
+    assert "12 kernels" in repr(trace)
     assert trace.capture.format == "nsys_stats_summary"
     assert "medians, gaps, steps and stalls are not in the table" in trace.capture.notes[0]
 
@@ -108,9 +111,10 @@ def test_the_output_folder_of_a_recipe(tmp_path):
     recipe(folder)
     assert nsys_stats.sniff(folder, b"")
     trace = read(folder)
-    assert trace.kernels.group_by("device_index").len().sort("device_index").rows() == [(0, 5), (1, 5)]
+    counts = trace.kernels.hstack(trace.launch_counts).group_by("device_index").agg(pl.col("launch_count").sum())
+    assert counts.sort("device_index").rows() == [(0, 5), (1, 5)]
     assert trace.devices["device"].to_list() == [0, 1]
-    assert read(folder / "all_stats.parquet").kernels.height == 5
+    assert read(folder / "all_stats.parquet").kernel_count == 5
     (folder / "kernels.nsys-analysis").write_text('{"RecipeName": "cuda_api_sum"}')
     assert not nsys_stats.sniff(folder, b"")
 
@@ -166,8 +170,8 @@ def test_real_sums(shared_traces):
     folder = shared_traces / "nsys-stats"
     decode, prefill = (read(folder / f"dsocr-{phase}-cuda_gpu_kern_sum.csv") for phase in ("decode", "prefill"))
     # the sums of the columns Instances and Total Time (ns), by awk
-    assert (decode.kernels.height, decode.capture.duration_ns) == (78_016, 179_072_697)
-    assert (prefill.kernels.height, prefill.capture.duration_ns) == (6_660, 65_691_733)
+    assert (decode.kernel_count, decode.capture.duration_ns) == (78_016, 179_072_697)
+    assert (prefill.kernel_count, prefill.capture.duration_ns) == (6_660, 65_691_733)
 
 
 def test_tables_without_a_blank_line_between_them(tmp_path):

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from trace_analyze.analysis.records.errors import CannotAnswerError, NotACaptureError
 from trace_analyze.analysis.records.trace import FRAMES
 from trace_analyze.fixtures import cases
-from trace_analyze.fixtures.kineto_writer import write_kineto
 from trace_analyze.fixtures.matrix import MATRIX, TOGETHER, busy
-from trace_analyze.fixtures.serving import simulate, write_together
+from trace_analyze.fixtures.simulator.serving import simulate, write_together
+from trace_analyze.fixtures.writers.kineto_writer import write_kineto
 from trace_analyze.ingest import is_capture_folder, open_trace
 from trace_analyze.ingest.run_of_files.clock_skew import Collectives, find_skew
 from trace_analyze.ingest.run_of_files.file_names import (
@@ -144,7 +144,7 @@ def collectives(ends: np.ndarray) -> Collectives:
 
 
 @given(ahead_us=st.integers(-2_000_000, 2_000_000), seed=st.integers(0, 50), lost=st.sampled_from([0.0, 0.001]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_skew_is_found_within_a_microsecond(ahead_us, seed, lost):
     random = np.random.default_rng(seed)
     one = served(120, seed=seed)

@@ -13,6 +13,7 @@ import pytest
 
 from trace_analyze import cli
 from trace_analyze.fixtures import cases
+from trace_analyze.reports.archive.archive_row import refused_row
 from trace_analyze.reports.archive.batch import short_reason
 
 CAPTURES = Path(__file__).parents[3] / "fixtures" / "captures"
@@ -76,8 +77,8 @@ def test_a_listed_reason_repeats_neither_the_name_nor_the_formats():
     reason = (
         "notes.csv is a text file. Looked for: a folder of nsys export; a trace (*.pt.trace.json, gzipped). Export it."
     )
-    assert short_reason({"file": "chunk=512/notes.csv", "reason": reason}) == "is a text file. Export it."
-    assert short_reason({"file": "a.sqlite", "reason": "damaged. Looked for: anything."}) == "damaged."
+    assert short_reason(refused_row("chunk=512/notes.csv", None, "unreadable", reason)) == "is a text file. Export it."
+    assert short_reason(refused_row("a.sqlite", None, "unreadable", "damaged. Looked for: anything.")) == "damaged."
 
 
 def test_labels_duplicates_and_gates_are_columns(mixed_result):

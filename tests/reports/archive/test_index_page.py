@@ -3,10 +3,9 @@
 import re
 from html.parser import HTMLParser
 
-import polars as pl
 import pytest
 
-from trace_analyze.reports.archive.archive_row import COLUMNS, blank_row
+from trace_analyze.reports.archive.archive_row import ArchiveRow, runs_frame
 from trace_analyze.reports.archive.index_page import find_outliers, render_index
 
 HOSTILE = "</script><img src=x onerror=alert(1)>.sqlite"
@@ -19,13 +18,11 @@ def row(file, **values):
         "captured_utc_ns": 1_700_000_000 * SECOND, "decode_step_p50_ms": 10.0, "window_ms": 100.0, "step_count": 9,
         "decode_mbu_is_lower_bound": False,
     }  # fmt: skip
-    return {**blank_row(file, file), **usual, **values}
+    return ArchiveRow(file=file, fingerprint=file, **(usual | values))
 
 
-def page_of(*rows, labels=()):
-    schema = dict(COLUMNS) | dict.fromkeys(labels, pl.Float64)
-    frame = pl.DataFrame([dict.fromkeys(schema) | r for r in rows], schema=schema)
-    return render_index(frame, list(labels))
+def page_of(*rows, **labels):
+    return render_index(runs_frame(rows, labels), list(labels))
 
 
 class Cells(HTMLParser):
@@ -60,7 +57,7 @@ class Cells(HTMLParser):
 
 
 def test_one_row_a_file_whatever_its_state():
-    refused = {**blank_row("b.sqlite", "b"), "state": "unreadable", "reason": "it is a DLProf database"}
+    refused = ArchiveRow(file="b.sqlite", fingerprint="b", state="unreadable", reason="it is a DLProf database")
     page = page_of(row("a.sqlite"), refused)
     cells = Cells(page)
     assert [r[0] for r in cells.rows[1:]] == ["a.sqlite", "b.sqlite"]
@@ -83,7 +80,7 @@ def test_no_chart_where_every_run_stands_at_the_same_time():
 
 
 def test_charts_by_a_label_that_is_a_number():
-    page = page_of(row("a", chunk=512.0), row("b", chunk=2048.0, decode_step_p50_ms=20.0), labels=("chunk",))
+    page = page_of(row("a"), row("b", decode_step_p50_ms=20.0), chunk=["512", "2048"])
     assert "By chunk" in Cells(page).headings
     # from 512 at the left edge to 2,048 at the right; 20 ms is the top of an axis from 0, 10 ms its middle
     dots = re.findall(r'cx="([\d.]+)" cy="([\d.]+)" r="3"><title>(\w)', page)
@@ -102,7 +99,7 @@ def test_short_words_do_not_break_and_files_keep_their_width():
 
 def test_hostile_names_stay_text():
     rows = [row(HOSTILE, model="<b>x</b>", captured_utc_ns=i * 86_400 * SECOND, reason=HOSTILE) for i in range(2)]
-    refused = {**blank_row(HOSTILE, "b"), "state": "unreadable", "reason": HOSTILE}
+    refused = ArchiveRow(file=HOSTILE, fingerprint="b", state="unreadable", reason=HOSTILE)
     cells = Cells(page_of(*rows, refused))
     assert not {"img", "b", "iframe"} & cells.tags
     assert cells.rows[1][0] == HOSTILE
@@ -112,11 +109,11 @@ def test_hostile_names_stay_text():
 def test_outliers_by_median_and_deviation(value, found):
     """Five runs of 10 to 10.2 ms: 13 ms is far beyond 3.5 deviations, 10.05 ms is one of them."""
     near = [row(name, decode_step_p50_ms=ms) for name, ms in zip("abcde", (10.0, 10.1, 10.2, 10.0, 10.1), strict=True)]
-    frame = pl.DataFrame([*near, row("far", decode_step_p50_ms=value)], schema=dict(COLUMNS))
+    frame = runs_frame([*near, row("far", decode_step_p50_ms=value)], {})
     assert [o["file"] for o in find_outliers(frame)] == found
 
 
 def test_runs_of_other_models_are_not_outliers():
     near = [row(name) for name in "abcde"]
-    frame = pl.DataFrame([*near, row("other", model="n", decode_step_p50_ms=99.0)], schema=dict(COLUMNS))
+    frame = runs_frame([*near, row("other", model="n", decode_step_p50_ms=99.0)], {})
     assert find_outliers(frame) == []

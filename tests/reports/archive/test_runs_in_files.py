@@ -9,7 +9,7 @@ import pytest
 
 from trace_analyze import cli
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 
 
 def batch(*words):

@@ -9,8 +9,8 @@ import pytest
 from trace_analyze import cli
 from trace_analyze.fixtures import cases
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.scheduler import Request
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.scheduler import Request
+from trace_analyze.fixtures.simulator.serving import simulate
 
 # long contexts: attention takes a share of the step that a person would notice
 BASE = replace(

@@ -197,7 +197,7 @@ def test_marker_and_kernels_that_contradict_each_other(mini):
 def test_marker_that_claims_more_tokens_than_were_launched(mini):
     run = mini().step("prefill", 100, 1, marker="execute_context_1(500)_generation_0(0)")
     (found,) = find_phases(*run.build()).trust["contradictions"]
-    assert found["examples"] == ["execute_context_1(500)_generation_0(0): launched for 100 tokens"]
+    assert found["examples"] == ("execute_context_1(500)_generation_0(0): launched for 100 tokens",)
 
 
 def test_warm_up_and_graph_capture_are_other_excluded_and_counted(mini):

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from trace_analyze.analysis.phases import find_phases
-from trace_analyze.analysis.phases.features.graph_replays import with_padding
+from trace_analyze.analysis.phases.graph_replays import with_padding
 
 
 def phases(result):

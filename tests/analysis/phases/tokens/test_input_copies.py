@@ -8,13 +8,13 @@ import pytest
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.phases import find_phases
 from trace_analyze.analysis.phases.tokens.input_copies import agreed_counts, possible_counts
-from trace_analyze.analysis.phases.tokens.launch_geometry import geometry_rules
+from trace_analyze.analysis.phases.tokens.launch_geometry import input_copy_rules
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.fixtures.matrix import MATRIX
-from trace_analyze.fixtures.serving import simulate
+from trace_analyze.fixtures.simulator.serving import simulate
 from trace_analyze.ingest import open_trace
 
-RULES = {rule["engine"]: rule for rule in geometry_rules("input_copies")}
+RULES = {rule["engine"]: rule for rule in input_copy_rules()}
 TOLD_BY_MARKER = {  # file: (engine, tokens of its marker)
     "vllm-mixed-9-prefill-37-decode-piecewise-graph": ("vllm", 8155 + 37),
     "vllm-decode-full-graph-bs32": ("vllm", 32),

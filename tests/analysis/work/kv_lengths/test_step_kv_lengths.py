@@ -180,7 +180,7 @@ class Server:
         self.running = [each for each in self.running if each[1] > 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
     st.lists(st.tuples(st.booleans(), st.integers(1, 400), st.integers(1, 25)), min_size=5, max_size=60),

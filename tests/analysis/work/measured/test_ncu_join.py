@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import trace_analyze
-from trace_analyze.fixtures.ncu_writer import write_ncu_csv
+from trace_analyze.fixtures.writers.ncu_writer import write_ncu_csv
 
 RUN = "vllm-llama-8b-h100-decode-only"
 

@@ -103,7 +103,7 @@ def by_hand(reach, queries, length):
     return pairs
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     st.sampled_from([Reach(window=7), Reach(chunk=8), Reach(selected=5), Reach()]),
     st.integers(1, 30),
@@ -127,7 +127,7 @@ def test_cached_tokens_that_are_read():
     assert seen(Reach(selected=16), Batch.of([100], [1000], "prefill")).tokens == 1000
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 60), st.integers(0, 80), st.sampled_from([None, 3, 9]))
 def test_compressed_rows_are_those_counted_one_by_one(queries, before, top):
     length = before + queries

@@ -10,7 +10,8 @@ import pytest
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.work.operators.gemm_orders import PLACES
-from trace_analyze.analysis.work.operators.name_arrays import memory_passes, name_columns
+from trace_analyze.analysis.work.operators.name_arrays import name_columns, passes
+from trace_analyze.analysis.work.operators.table_passes import PLACE_OF_TABLE
 
 
 def columns(names):
@@ -20,16 +21,15 @@ def columns(names):
 
 
 def test_every_row_is_met_by_its_example_first():
-    for row in memory_passes():
-        first = next(each for each in memory_passes() if re.search(each.regex, row.example))
-        assert first.name == row.name
+    for row in passes():
+        for example in row.examples:
+            assert next(each for each in passes() if re.search(each.pattern, example)) is row
 
 
 def test_names_tell_place_and_bytes():
-    rows = memory_passes()
-    found = columns([row.example for row in rows])
-    places = {"logits": "sampling", "scores": "routing_scores", "choices": "routing_choices"}
-    assert [PLACES[code] for code in found.pass_place] == [places[row.of] for row in rows]
+    rows = passes()
+    found = columns([row.examples[0] for row in rows])
+    assert [PLACES[code] for code in found.pass_place] == [PLACE_OF_TABLE[row.of] for row in rows]
     assert found.pass_bytes.tolist() == [row.bytes for row in rows]
 
 
