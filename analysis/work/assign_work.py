@@ -95,7 +95,7 @@ def recognise_model(given: WorkInput) -> ModelChoice:
         kernels = place_kernels(given, nobody, kv_lengths(given.phases.steps))
         return keep_fitting(candidates, tensor_parallel, given, kernels)
 
-    return choose_model(given.trace, given.phases, given.name_facts, given.options, recognise)
+    return choose_model(given, recognise)
 
 
 def computed_work(given: WorkInput, choice: ModelChoice, lengths: KvLengths) -> KernelWork:

@@ -8,7 +8,7 @@ layer speaks, it replaces what lay beneath.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ SOURCE_CODE = {name: code for code, name in enumerate(WORK_SOURCES.categories)}
 UNKNOWN, MODEL, SHAPE, NAME = (SOURCE_CODE[name] for name in ("unknown", "model", "shape", "name"))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlacedKernels:
     """Where every kernel stands, and what its name says: what all sources of work begin with."""
 
@@ -79,11 +79,10 @@ _NO_TIMES = IdealTimes(np.zeros(0), np.zeros(0), np.zeros(0))
 COLUMNS = ("flop", "flop_executed", "bytes", "weights", "kv", "source", "dtype")
 
 
-@dataclass(frozen=True)
-class KernelWork:
-    """Work per kernel, NaN = unknown."""
+@dataclass(frozen=True, kw_only=True)
+class KernelWork(PlacedKernels):
+    """The kernels with their work, NaN = unknown."""
 
-    kernels: PlacedKernels
     flop: Floats
     flop_executed: Floats  # with padding
     bytes: Floats
@@ -92,78 +91,7 @@ class KernelWork:
     source: npt.NDArray[np.uint8]  # code of WORK_SOURCES
     dtype: npt.NDArray[np.int8]  # code of DTYPES
     ideal: IdealTimes = _NO_TIMES
-    contradictions: tuple[str, ...] = ()
     bounds: MatrixBounds | None = None  # what tiles and grids say of the matrices where no model is known
-
-    @property
-    def place(self) -> npt.NDArray[np.int16]:
-        """Code of PLACES."""
-        return self.kernels.place
-
-    @property
-    def layer(self) -> npt.NDArray[np.int16]:
-        """Layer, -1 outside."""
-        return self.kernels.layer
-
-    @property
-    def matrix(self) -> Bools:
-        """Whether it is work of the tensor cores."""
-        return self.kernels.matrix
-
-    @property
-    def helper(self) -> Bools:
-        """Whether its work is counted with another kernel."""
-        return self.kernels.helper
-
-    @property
-    def duration(self) -> npt.NDArray[np.int64]:
-        """Nanoseconds."""
-        return self.kernels.duration
-
-    @property
-    def step(self) -> npt.NDArray[np.int32]:
-        """Row of ``steps``, -1 outside."""
-        return self.kernels.step
-
-    @property
-    def name(self) -> npt.NDArray[np.uint32]:
-        """Row of ``names``."""
-        return self.kernels.name
-
-    @property
-    def device(self) -> npt.NDArray[np.int32]:
-        """Index of the device."""
-        return self.kernels.device
-
-    @property
-    def names(self) -> NameColumns:
-        """What the names say."""
-        return self.kernels.names
-
-    @property
-    def sums(self) -> StepSums:
-        """Sums of each step."""
-        return self.kernels.sums
-
-    @property
-    def recorded(self) -> RecordedShapes | None:
-        """Shapes that the capture records."""
-        return self.kernels.recorded
-
-    @property
-    def compute_s(self) -> Floats:
-        """Least seconds at the compute ceiling."""
-        return self.ideal.compute_s
-
-    @property
-    def memory_s(self) -> Floats:
-        """Least seconds at the bandwidth ceiling."""
-        return self.ideal.memory_s
-
-    @property
-    def most_s(self) -> Floats:
-        """``compute_s``, with padding where that alone is known."""
-        return self.ideal.most_s
 
 
 def nothing_known(kernels: PlacedKernels) -> KernelWork:
@@ -171,15 +99,14 @@ def nothing_known(kernels: PlacedKernels) -> KernelWork:
     count = len(kernels.step)
     unknown = np.broadcast_to(np.float64(np.nan), count)  # no memory until a layer is laid over it
     return KernelWork(
-        kernels,
-        unknown,
-        unknown,
-        unknown,
-        unknown,
-        unknown,
-        np.broadcast_to(np.uint8(UNKNOWN), count),
-        kernels.dtype_in_name,
-        contradictions=kernels.contradictions,
+        **{each.name: getattr(kernels, each.name) for each in fields(kernels)},
+        flop=unknown,
+        flop_executed=unknown,
+        bytes=unknown,
+        weights=unknown,
+        kv=unknown,
+        source=np.broadcast_to(np.uint8(UNKNOWN), count),
+        dtype=kernels.dtype_in_name,
     )
 
 

@@ -26,7 +26,7 @@ _PHASES: list[str] = list(PHASES.categories)
 _EVIDENCE: list[str] = list(EVIDENCE.categories)
 _SOURCES: list[str] = list(WORK_SOURCES.categories)
 _OPS: list[str] = list(OP_CLASSES.categories)
-MS = 1e6
+NS_PER_MS = 1e6
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def group_sums(phases: PhaseResult, work: KernelWork, launches: Ints | None = No
     wide = work.name[chosen].astype(np.int64) * len(_PHASES) + codes("phase")
     groups = _Groups(wide, None if launches is None else launches[chosen])
     del wide
-    ms = work.duration[chosen] / MS
+    ms = work.duration[chosen] / NS_PER_MS
     whole = ~phases.steps["partial"].fill_null(False).to_numpy()
     columns = _sums_of_work(work, chosen, ms, groups)
     columns["in_mixed_ms"] = groups.total(ms, codes("step_phase") == _PHASES.index("mixed"))
@@ -142,7 +142,7 @@ def _sums_of_work(work: KernelWork, chosen: slice | Ints, ms: Floats, groups: _G
     """The sums of ``WorkSums``; ``ms`` is the time of each of the ``chosen`` kernels."""
     flop, size = work.flop[chosen], work.bytes[chosen]
     matrix = work.matrix[chosen]
-    compute, memory = work.compute_s[chosen], work.memory_s[chosen]
+    compute, memory = work.ideal.compute_s[chosen], work.ideal.memory_s[chosen]
     total, number = groups.total, groups.number
     has_size, has_flop, has_memory = ~np.isnan(size), ~np.isnan(flop), ~np.isnan(memory)
     priced = ~np.isnan(compute)
@@ -169,13 +169,13 @@ def _sums_of_work(work: KernelWork, chosen: slice | Ints, ms: Floats, groups: _G
         "matrix_s": total(compute, priced & matrix),
         "matrix_n": number(priced & matrix),
     }
-    if work.most_s is work.compute_s:  # nothing is known of padded work alone
+    if work.ideal.most_s is work.ideal.compute_s:  # nothing is known of padded work alone
         return columns | {
             "executed_n": columns["flop_n"],
             "most_s": columns["matrix_s"],
             "most_ms": columns["compute_ms"],
         }
-    most = work.most_s[chosen]
+    most = work.ideal.most_s[chosen]
     bounded = ~np.isnan(most) & matrix
     return columns | {
         "executed_n": number(~np.isnan(work.flop_executed[chosen])),
@@ -207,7 +207,7 @@ def _bounded(work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, gro
     chosen = ((work.source == NAME) | (work.source == UNKNOWN)) & ~np.isnan(least)[work.place] & ~work.helper
     at = np.flatnonzero((chosen & np.append(counted, False)[work.step])[inside])  # -1, outside, picks the last
     rows = inside[at]
-    useful, _ = rows_of(work.kernels, rows)
+    useful, _ = rows_of(work, rows)
     known = ~np.isnan(useful)
     at, place, flop = groups.of[at[known]], work.place[rows[known]], 2.0 * useful[known]
     return {

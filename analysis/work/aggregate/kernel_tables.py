@@ -39,13 +39,13 @@ _NO_TOKENS = {
     "unknown": "phase unknown: its tokens are not known",
 }
 MIN_KNOWN_SHARE = 0.5  # of a row's time at the compute ceiling, padding included, that must be known for its ratios
-WHOLE_SHARE = 0.995  # of a row's time with known work: from here on it is all of it
+MIN_WHOLE_SHARE = 0.995  # of a row's time with known work: from here on it counts as all of it
 _LAUNCH = ("blocks", "threads", "registers", "shared_memory_bytes", "cluster_size")
 
 
 @dataclass(frozen=True)
 class CommonCeiling:
-    """The ceilings a whole row is held against: those of the devices, which are alike or are named in the reason."""
+    """The ceilings a whole row is held against: those of the devices, which are equal or are named in the reason."""
 
     bandwidth_gbps: float | None
     l2_bytes: float | None
@@ -193,7 +193,7 @@ def _notes(row: RowSums, why: RowReasons, mfu: ratios.Ratio, mbu: ratios.Ratio) 
         if matrix and sums.flop is None:
             yield _unknown_work(row, why)
         yield _at_most(sums)
-        if sums.bytes_ms < WHOLE_SHARE * sums.total_ms:
+        if sums.bytes_ms < MIN_WHOLE_SHARE * sums.total_ms:
             yield f"work known for {100 * sums.bytes_ms / sums.total_ms:.0f}% of its time"
         if why.ceiling.reason and sums.memory_s is None:
             yield why.ceiling.reason

@@ -120,8 +120,8 @@ def _recorded_work(per_step: _PerStep, work: KernelWork, opaque: Opaque | None) 
     kv = np.where(any_bytes & ~no_kv, kv_bytes, np.nan)
     activations = size - weights - np.where(np.isnan(kv), kv_bytes, kv)
     no_rows = no_flop if opaque is None else no_flop & ~opaque.steps  # of GEMMs: only their weights are counted
-    compute = np.where(np.isnan(flop), np.nan, total(work.compute_s, work.matrix))
-    unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.compute_s))
+    compute = np.where(np.isnan(flop), np.nan, total(work.ideal.compute_s, work.matrix))
+    unpriced = has(work.matrix & ~np.isnan(work.flop) & np.isnan(work.ideal.compute_s))
     return StepWork(
         flop=flop,
         bytes=size,
@@ -129,7 +129,7 @@ def _recorded_work(per_step: _PerStep, work: KernelWork, opaque: Opaque | None) 
         kv=kv,
         activations=np.where(no_rows, np.nan, activations),
         compute_s=np.where(unpriced, np.nan, compute),
-        memory_s=np.where(any_bytes & has(~np.isnan(work.memory_s)), total(work.memory_s), np.nan),
+        memory_s=np.where(any_bytes & has(~np.isnan(work.ideal.memory_s)), total(work.ideal.memory_s), np.nan),
     )
 
 
@@ -161,16 +161,16 @@ def mfu_at_most(steps: pl.DataFrame, work: KernelWork) -> pl.Series:
 
     Attention's FLOPs are in it only where they are known, as in ``mfu_pct``.
     """
-    if work.most_s is work.compute_s:  # nothing is known of padded work alone
+    if work.ideal.most_s is work.ideal.compute_s:  # nothing is known of padded work alone
         return pl.Series("mfu_at_most_pct", [None] * steps.height, dtype=pl.Float64)
     inside = work.matrix & (work.step >= 0)
-    unknown = np.isnan(work.most_s)
+    unknown = np.isnan(work.ideal.most_s)
     chosen = np.zeros(steps.height + 1, np.bool_)
     chosen[work.step[inside & ~unknown & np.isnan(work.flop)]] = True
     attention = is_place(work.place, _ATTENTION)
     chosen[work.step[inside & unknown & ~attention & (work.place > 0)]] = False
     rows = np.flatnonzero(chosen[work.step] & inside & ~unknown)
-    seconds = np.bincount(work.step[rows], weights=work.most_s[rows], minlength=steps.height)
+    seconds = np.bincount(work.step[rows], weights=work.ideal.most_s[rows], minlength=steps.height)
     busy = steps["busy_ns"].cast(pl.Float64).to_numpy() / 1e9
     known = chosen[:-1] & steps["flop"].is_null().to_numpy() & (busy > 0)
     pct = np.divide(100.0 * seconds, busy, out=np.full(steps.height, np.nan), where=known)
@@ -195,8 +195,8 @@ def kernel_ratios(work: KernelWork, ceilings: Sequence[DeviceCeilings]) -> dict[
     for some in stretches(len(work.flop)):
         seconds = np.where(work.duration[some] > 0, work.duration[some], np.nan) / 1e9
         helper = work.helper[some]
-        mfu = np.where(work.matrix[some] & ~helper, 100.0 * work.compute_s[some] / seconds, np.nan)
-        mbu = np.where(helper, np.nan, 100.0 * work.memory_s[some] / seconds)
+        mfu = np.where(work.matrix[some] & ~helper, 100.0 * work.ideal.compute_s[some] / seconds, np.nan)
+        mbu = np.where(helper, np.nan, 100.0 * work.ideal.memory_s[some] / seconds)
         columns["mfu_pct"][some] = np.where(mfu > boost, np.nan, mfu)
         columns["mbu_pct"][some] = np.where(mbu > ratios.MAX_MBU_PCT, np.nan, mbu)
     return columns

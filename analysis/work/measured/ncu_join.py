@@ -149,7 +149,7 @@ def _types_of_pipes(counters: pl.DataFrame, work: KernelWork) -> WorkLayer:
 
 
 def _profiled(results: pl.DataFrame) -> pl.DataFrame:
-    """Profiled launches with their join key; launches of one key and like bytes are one row of means."""
+    """Profiled launches with their join key; launches of one key and equal bytes are one row of means."""
     tensor = [f"flop_tensor_{dtype}" for dtype in _DTYPES]
     frame = results.with_columns(
         key=join_key(results["name"]), **{name: pl.col(name).cast(pl.Int32) for name in GEOMETRY}
@@ -173,18 +173,18 @@ def _choose(distinct: pl.DataFrame, met: pl.DataFrame) -> pl.DataFrame:
     """For each case of the capture the profiled launch that stands for it, if one does."""
     keys = ["key", *GEOMETRY]
     spread = met.group_by(keys).agg(
-        measured_alike=(pl.col("dram_bytes").max() <= MAX_BYTES_RATIO * pl.col("dram_bytes").min()).fill_null(True)
+        same_measured=(pl.col("dram_bytes").max() <= MAX_BYTES_RATIO * pl.col("dram_bytes").min()).fill_null(True)
     )
     modelled = distinct.group_by(keys).agg(
-        modelled_alike=(pl.col("model").max() <= MAX_BYTES_RATIO * pl.col("model").min()).fill_null(True)
+        same_modelled=(pl.col("model").max() <= MAX_BYTES_RATIO * pl.col("model").min()).fill_null(True)
     )
     pairs = distinct.join(met, on=keys).join(spread, on=keys).join(modelled, on=keys)
     ratio = (pl.col("model").log() - pl.col("dram_bytes").log()).abs()
     pairs = pairs.with_columns(distance=ratio)
     near = pl.col("distance") <= float(np.log(MAX_MODEL_RATIO))
-    only = pl.col("measured_alike") & pl.col("modelled_alike")
+    only = pl.col("same_measured") & pl.col("same_modelled")
     known = pl.col("model").is_not_null() & pl.col("dram_bytes").is_not_null()
-    usable = pl.when(known).then(near | only).otherwise(pl.col("measured_alike"))
+    usable = pl.when(known).then(near | only).otherwise(pl.col("same_measured"))
     best = pairs.filter(usable).sort("distance", nulls_last=True)
     return best.unique(["name_id", *GEOMETRY, "bucket"], keep="first", maintain_order=True).drop("key", "op")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import polars as pl
 
@@ -20,8 +21,9 @@ from ...models.usual_storage import USUAL_STORAGE
 from ...phases import PhaseResult
 from ...records.errors import UsageError
 from ...records.options import Options
-from ...records.trace import ServingFacts, Trace
+from ...records.trace import ServingFacts
 from ..operators.layer_matrices import RankShape
+from ..work_input import WorkInput
 from .cross_checks import NameUse, against_kernels, name_use, packed_by_names
 from .launch_grids import Fitting
 
@@ -74,70 +76,85 @@ class ModelChoice:
         return RankShape(self.shape, self.tensor_parallel)
 
 
+Recogniser: TypeAlias = Callable[[tuple[ModelShape, ...], int], Fitting]
+
+
 @dataclass
 class _Notes:
     notes: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
 
 
-def choose_model(
-    trace: Trace,
-    phases: PhaseResult,
-    name_facts: pl.DataFrame,
-    options: Options,
-    recognise: Callable[[tuple[ModelShape, ...], int], Fitting] | None = None,
-) -> ModelChoice:
+def choose_model(given: WorkInput, recognise: Recogniser | None = None) -> ModelChoice:
     """Choose the model: ``--model``, else the recorded command line, else recognised from layers and geometry.
 
-    ``recognise(candidates, tensor_parallel)`` keeps the models that fit the shapes and launch grids (``geometry``);
-    a layer count alone names nobody.
+    ``recognise(candidates, tensor_parallel)`` keeps the models that fit the shapes and launch grids
+    (``launch_grids``); a layer count alone names nobody.
     Raises UsageError for an unknown ``--model``, ``--weight-dtype`` or ``--kv-dtype``.
     """
-    _check_dtypes(options)
+    _check_dtypes(given.options)
     said = _Notes()
-    serving = trace.capture.serving
-    use = name_use(phases, name_facts.height)
-    tensor_parallel, tp_source = _tensor_parallel(trace, phases, name_facts, use, options, said)
-    shape, source, candidates = _named(options, serving, said)
+    use = name_use(given.phases, given.name_facts.height)
+    tensor_parallel, tp_source = _tensor_parallel(given, use, said)
+    shape, source, candidates = _named(given.options, given.trace.capture.serving, said)
     if shape is None and source is None:
-        candidates = _fitting(phases, name_facts, known_models())
+        candidates = _fitting(given.phases, given.name_facts, known_models())
         if recognise is not None and tensor_parallel is not None and candidates:
             fitting = recognise(candidates, tensor_parallel)
-            candidates = fitting.models
-            alike = [each for each in candidates if same_architecture(each, candidates[0])]
-            if fitting.confirmed and candidates and len(alike) == len(candidates):
-                shape, source = candidates[0], "recognised"
-                others = ", ".join(each.name for each in candidates[1:])
-                said.notes.append(
-                    f"model recognised as {shape.name} by its layer count, shapes and launch grids"
-                    + (f" (equal in shape: {others})" if others else "")
-                )
+            candidates, shape = fitting.models, _recognised(fitting, said)
+            source = "recognised" if shape is not None else None
     if shape is not None:
-        shape = _with_dtypes(shape, options, serving, said)
-        if normalise_dtype(options.kv_dtype or serving.kv_cache_dtype) is None:
-            shape = _kv_of_names(shape, name_facts, said)
-        _check_layers(shape, phases, serving, said)
-        said.contradictions += against_kernels(shape, tensor_parallel, tp_source, name_facts, use)
-        packed = packed_by_names(shape, name_facts, use)
+        shape = _as_served(given, shape, said)
+        said.contradictions += against_kernels(shape, tensor_parallel, tp_source, given.name_facts, use)
+        packed = packed_by_names(shape, given.name_facts, use)
         if packed:
-            (said.contradictions if options.weight_dtype else said.notes).append(packed)
-    reason = None
-    if shape is None:
-        reason = "model not known: pass --model with a name or a config.json"
-    elif tensor_parallel is None:
-        reason = "tensor-parallel size not known (the capture has collectives in every layer): pass --tp"
-    elif shape.needs_layer_kinds:
-        reason = f"layers of {shape.name} are of several kinds: their work is not given to single kernels"
+            (said.contradictions if given.options.weight_dtype else said.notes).append(packed)
     return ModelChoice(
         shape=shape,
         source=source,
         tensor_parallel=tensor_parallel,
         tensor_parallel_source=tp_source,
         candidates=tuple(dict.fromkeys(each.name for each in candidates)),
-        reason=reason,
+        reason=_why_no_work(shape, tensor_parallel),
         notes=tuple(said.notes) + (shape.notes if shape is not None else ()),
         contradictions=tuple(said.contradictions),
     )
+
+
+def _recognised(fitting: Fitting, said: _Notes) -> ModelShape | None:
+    """The first model that fits, where all that do have its architecture."""
+    if not fitting.confirmed or not fitting.models:
+        return None
+    shape, *others = fitting.models
+    if not all(same_architecture(each, shape) for each in others):
+        return None
+    names = ", ".join(each.name for each in others)
+    said.notes.append(
+        f"model recognised as {shape.name} by its layer count, shapes and launch grids"
+        + (f" (equal in shape: {names})" if names else "")
+    )
+    return shape
+
+
+def _as_served(given: WorkInput, shape: ModelShape, said: _Notes) -> ModelShape:
+    """The shape with the data types of options, command line and kernels; other layers than those seen are reported."""
+    options, serving = given.options, given.trace.capture.serving
+    shape = _with_dtypes(shape, options, serving, said)
+    if normalise_dtype(options.kv_dtype or serving.kv_cache_dtype) is None:
+        shape = _kv_of_names(shape, given.name_facts, said)
+    _check_layers(shape, given.phases, serving, said)
+    return shape
+
+
+def _why_no_work(shape: ModelShape | None, tensor_parallel: int | None) -> str | None:
+    """Why kernels get no work by the model; None where they do."""
+    if shape is None:
+        return "model not known: pass --model with a name or a config.json"
+    if tensor_parallel is None:
+        return "tensor-parallel size not known (the capture has collectives in every layer): pass --tp"
+    if shape.needs_layer_kinds:
+        return f"layers of {shape.name} are of several kinds: their work is not given to single kernels"
+    return None
 
 
 def _named(
@@ -179,12 +196,11 @@ def _plain(shape: ModelShape) -> ModelShape:
     return replace(named, weight_dtype="", activation_dtype="", kv_dtype="", quantisation=None)
 
 
-def _tensor_parallel(
-    trace: Trace, phases: PhaseResult, name_facts: pl.DataFrame, use: NameUse, options: Options, said: _Notes
-) -> tuple[int | None, str | None]:
-    grouped = phases.groups.filter(pl.col("kind") == "tensor_parallel")
-    ranks = int(grouped["devices"].list.len().max() or 1) if grouped.height else 1  # type: ignore[arg-type]
-    serving = trace.capture.serving
+def _tensor_parallel(given: WorkInput, use: NameUse, said: _Notes) -> tuple[int | None, str | None]:
+    options, capture = given.options, given.trace.capture
+    grouped = given.phases.groups.filter(pl.col("kind") == "tensor_parallel")
+    ranks = max([1, *grouped["devices"].list.len().drop_nulls()])
+    serving = capture.serving
     if options.tensor_parallel:
         if ranks > 1 and ranks != options.tensor_parallel:
             said.contradictions.append(
@@ -195,9 +211,9 @@ def _tensor_parallel(
         return serving.tensor_parallel, "command_line"
     if ranks > 1:
         return ranks, "group"
-    if not _reduces_every_layer(name_facts, use):
+    if not _reduces_every_layer(given.name_facts, use):
         return 1, "no_collectives"
-    world = trace.capture.world_size
+    world = capture.world_size
     if world and world > 1:
         said.notes.append(f"tensor-parallel size taken as the capture's world size, {world}")
         return world, "world_size"

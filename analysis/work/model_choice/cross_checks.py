@@ -18,8 +18,8 @@ from ...models.model_shape import ModelShape
 from ...phases import PhaseResult
 from ...records.tables import PHASES
 
-WIDE_SHARE = 0.9  # of decode's GEMM time in kernels that can read nothing but 16-bit weights
-PACKED_SHARE = 0.5
+MIN_WIDE_SHARE = 0.9  # of decode's GEMM time in kernels that can read nothing but 16-bit weights
+MIN_PACKED_SHARE = 0.5  # of decode's GEMM time in kernels whose names say that they read packed weights
 _NARROW_TYPES = ("fp8", "int8", "int4", "fp4")
 _NARROW = (pl.col("dtype").is_in(_NARROW_TYPES) | pl.col("weight_dtype").is_in(_NARROW_TYPES)).fill_null(False)
 _WIDE = (
@@ -65,7 +65,7 @@ def packed_by_names(shape: ModelShape, facts: pl.DataFrame, use: NameUse) -> str
     gemms = _decode_gemms(_seen(facts, use))
     narrow = gemms.filter(_NARROW).sort("decode_ns", descending=True)
     whole, packed = float(gemms["decode_ns"].sum()), float(narrow["decode_ns"].sum())
-    if shape.quantisation is not None or not whole or packed < PACKED_SHARE * whole:
+    if shape.quantisation is not None or not whole or packed < MIN_PACKED_SHARE * whole:
         return None
     kind = narrow["weight_dtype"][0] or narrow["dtype"][0]
     return (
@@ -106,7 +106,7 @@ def _unpacked(shape: ModelShape, seen: pl.DataFrame) -> str | None:
     if shape.quantisation is None or not whole or gemms.filter(_NARROW).height:
         return None
     share = float(gemms.filter(_WIDE)["decode_ns"].sum()) / whole
-    if share < WIDE_SHARE:
+    if share < MIN_WIDE_SHARE:
         return None
     return (
         f"weights are said to be {shape.weight_dtype}, but {share:.0%} of decode's GEMM time is in cuBLAS kernels that "

@@ -45,7 +45,7 @@ class NameColumns:
 
 
 def name_columns(names: pl.DataFrame, facts: pl.DataFrame, model: ModelShape | None) -> NameColumns:
-    """Arrays of ``facts`` (row-aligned with ``names``); ``model`` settles how packed weights are grouped."""
+    """Arrays of ``facts`` (row-aligned with ``names``); ``model`` tells how packed weights are grouped."""
     op = facts["op_class"].to_physical().cast(pl.UInt8).to_numpy()
     fused = facts["fused_with"].fill_null("")
     small = {name: PLACES.index(name) for name in _SMALL_OPS}
@@ -98,7 +98,7 @@ def _weight_bytes(facts: pl.DataFrame, model: ModelShape | None) -> Floats:
 
 
 @cache
-def passes() -> tuple[MemoryPassRow, ...]:
+def memory_passes() -> tuple[MemoryPassRow, ...]:
     """Rows of memory_passes.toml."""
     return load_rows("memory_passes", "pass", MemoryPassRow)
 
@@ -108,7 +108,7 @@ def _passes(names: pl.Series, op: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np
     place, size = np.zeros(len(names), np.int16), np.full(len(names), np.nan)
     rows = np.flatnonzero(np.isin(op, [OP_CODE[op_class] for op_class in PASS_OP_CLASSES]))
     own = names.gather(rows)
-    for each in reversed(passes()):
+    for each in reversed(memory_passes()):
         hit = rows[own.str.contains(each.pattern).to_numpy()]
         place[hit], size[hit] = PLACES.index(PLACE_OF_TABLE[each.of]), each.bytes
     return place, size

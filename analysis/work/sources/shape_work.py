@@ -17,7 +17,7 @@ from ..operators.name_arrays import DTYPES, place_defaults
 Floats = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-MAX_DIFFERENCE = 0.05  # relative, of recorded and modelled FLOPs: beyond it the difference is reported
+MAX_FLOP_DIFFERENCE = 0.05  # relative, of recorded and modelled FLOPs: beyond it the difference is reported
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def recorded_layers(work: KernelWork, choice: ModelChoice) -> Iterator[WorkLayer
     flop = 2.0 * recorded.rows[rows] * recorded.outputs[rows] * recorded.inputs[rows] * recorded.batch[rows]
     model = work.flop[rows]
     # a step of -1, outside every step, picks the last
-    compare = np.append(work.kernels.countable, False)[work.step[rows]] & ~np.isnan(model)
-    differs = compare & (np.abs(model - flop) > MAX_DIFFERENCE * flop)
+    compare = np.append(work.countable, False)[work.step[rows]] & ~np.isnan(model)
+    differs = compare & (np.abs(model - flop) > MAX_FLOP_DIFFERENCE * flop)
     contradictions: tuple[str, ...] = ()
     if differs.any():
         at = np.flatnonzero(differs)[0]
@@ -64,7 +64,7 @@ def named_layers(work: KernelWork, choice: ModelChoice) -> Iterator[WorkLayer]:
     if not shaped.any():
         return
     rows = np.flatnonzero(shaped[work.name] & (work.source == UNKNOWN) & (work.step >= 0))
-    rows = rows[work.kernels.countable[work.step[rows]]]
+    rows = rows[work.countable[work.step[rows]]]
     tokens = work.sums.tokens[work.step[rows]]
     rows, tokens = rows[~np.isnan(tokens)], tokens[~np.isnan(tokens)]
     n, k = work.names.shape_n[work.name[rows]], work.names.shape_k[work.name[rows]]

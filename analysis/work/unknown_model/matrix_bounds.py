@@ -12,8 +12,9 @@ from ..operators.gemm_orders import PLACE_CODE, PLACES
 
 Floats = npt.NDArray[np.float64]
 
-# of N K: no more than the ceilings are uncertain by (MBU counts up to 105% as within calibration)
-MAX_SPREAD = 0.05
+# Relative distance of the ends of N K up to which it is counted: no more than the ceilings are uncertain by (MBU counts
+# up to 105% as within calibration).
+MAX_BOUNDS_SPREAD = 0.05
 
 
 @dataclass(frozen=True)
@@ -46,4 +47,4 @@ class MatrixBounds:
     def close(self) -> npt.NDArray[np.bool_]:
         """Place codes whose bounds are close enough to count."""
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.weights("high") <= (1.0 + MAX_SPREAD) * self.weights("low"))
+            return np.asarray(self.weights("high") <= (1.0 + MAX_BOUNDS_SPREAD) * self.weights("low"))

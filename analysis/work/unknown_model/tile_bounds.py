@@ -3,7 +3,7 @@
 A launch tells an interval of outputs (``tile_grids``). Inputs are in no name and no grid, but a decoder layer is a
 chain: what ``o`` and ``down`` put out is the hidden width that qkv, gate_up and lm_head read; ``down`` reads the width
 of the MLP, ``o`` that of attention's heads. So each matrix gets bounds of N and of K. Where the two ends of N K are
-within ``MAX_SPREAD`` of each other the work is filled in, else the bounds are said as a reason. Launches that contradict each
+within ``MAX_BOUNDS_SPREAD`` of each other the work is filled in, else the bounds are said as a reason. Launches that contradict each
 other, experts and latent attention leave all unknown: there the chain is another one.
 """
 
@@ -35,7 +35,7 @@ EVERY_LAYER = (("qkv", "q"), ("o",), ("gate_up", "gate"), ("down",))  # what eac
 READS_HIDDEN = ("qkv", "q", "k", "v", "kv", "gate_up", "gate", "up", "lm_head")
 
 
-class Contradiction(Exception):
+class WidthContradiction(Exception):
     """Widths that should be one are not."""
 
 
@@ -61,26 +61,26 @@ def bound_by_tiles(given: WorkInput, kernels: PlacedKernels) -> MatrixBounds | N
         widths = outputs_of_places(launches)
         dense = {place: own for place, own in widths.items() if place in DENSE}
         chain = LayerWidths(dense, _heads(given, kernels, used), _gated(given.trace.names, kernels, used))
-    except Contradiction as why:
+    except WidthContradiction as why:
         return MatrixBounds({}, {}, (f"GEMM work is not bounded by tiles and grids: {why}",))
     return chain.bounds(widths.get("lm_head"))
 
 
 def _require_plain_layers(facts: pl.DataFrame, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> None:
-    """Raise Contradiction where the kernels are not those of dense layers with ordinary attention."""
+    """Raise WidthContradiction where the kernels are not those of dense layers with ordinary attention."""
     if (used & (work.names.op == OP_CODE["moe_gemm"])).any():
-        raise Contradiction("layers with experts are no plain chain")
+        raise WidthContradiction("layers with experts are no plain chain")
     texts = facts["library"].fill_null("") + " " + facts["short_name"].fill_null("")
     for rule in tile_rules().no_chain:
         if (used & texts.str.contains(rule.regex).to_numpy()).any():
-            raise Contradiction(rule.says)
+            raise WidthContradiction(rule.says)
     gemm = (work.names.op == OP_CODE["gemm"])[work.name] & np.append(work.countable, False)[work.step]
     times = np.bincount(work.place[gemm], minlength=len(PLACES))
     if times[0] > MAX_UNPLACED_SHARE * times.sum():
-        raise Contradiction("its layers hold GEMMs of no known place")
+        raise WidthContradiction("its layers hold GEMMs of no known place")
     layers = [sum(int(times[PLACE_CODE[place]]) for place in places) for places in EVERY_LAYER]
     if min(layers) < (1.0 - MAX_LACKING_SHARE) * max(layers):
-        raise Contradiction("not every layer has the GEMMs of a plain one")
+        raise WidthContradiction("not every layer has the GEMMs of a plain one")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Heads:
 
 
 def _heads(given: WorkInput, work: PlacedKernels, used: npt.NDArray[np.bool_]) -> Heads | None:
-    """Heads of the kernels in use; None where the grids do not tell query heads. Raises Contradiction for two answers.
+    """Heads of the kernels in use; None where the grids do not tell query heads. Raises WidthContradiction for two answers.
 
     KV heads alone are not enough: what of qkv is queries and what an output gate would be a guess.
     """
@@ -129,7 +129,7 @@ def _heads(given: WorkInput, work: PlacedKernels, used: npt.NDArray[np.bool_]) -
     if dimensions is None or not found.keys() & {"query", "both"}:
         return None
     if not dimensions or any(len(counts) > 1 for counts in found.values()):
-        raise Contradiction("attention kernels are launched for different heads")
+        raise WidthContradiction("attention kernels are launched for different heads")
     return Heads({kind: counts.pop() for kind, counts in found.items()}, tuple(sorted(dimensions)))
 
 
@@ -161,7 +161,7 @@ class LayerWidths:
     def __init__(self, widths: Mapping[str, Widths], heads: Heads | None, gated: bool | None) -> None:
         for place, own in widths.items():
             if not own:
-                raise Contradiction(f"the launches of {place} do not fit one matrix")
+                raise WidthContradiction(f"the launches of {place} do not fit one matrix")
         self.widths = widths
         self.hidden = self._one("o", "down")
         self.kv = self._one("k", "v")
@@ -178,7 +178,7 @@ class LayerWidths:
         for other in known[1:]:
             shared = common(shared, other)
         if not shared:
-            raise Contradiction(f"{' and '.join(places)} should put out the same width and do not")
+            raise WidthContradiction(f"{' and '.join(places)} should put out the same width and do not")
         return shared
 
     def _mlp(self) -> Widths | None:
@@ -191,7 +191,7 @@ class LayerWidths:
         own = {True: halves, False: both, None: ((halves[0][0], both[-1][1]),)}[self.gated]
         shared = own if split is None else common(own, split)
         if not shared:
-            raise Contradiction("gate_up is not as wide as gate and up")
+            raise WidthContradiction("gate_up is not as wide as gate and up")
         return shared
 
     def _attention(self, heads: Heads | None) -> tuple[Widths | None, Widths | None]:
@@ -207,7 +207,7 @@ class LayerWidths:
                 and _holds(qkv, (query + 2 * kv) * size)
             ]
             if not fits and (queries or qkv):
-                raise Contradiction("the heads of attention do not make the outputs of qkv")
+                raise WidthContradiction("the heads of attention do not make the outputs of qkv")
             if fits:
                 own = union((query, query) for query, _ in fits)
                 return (union((both, both) for _, both in fits) if qkv else None), own
@@ -265,8 +265,8 @@ def bounded_layers(work: KernelWork, bounds: MatrixBounds, choice: ModelChoice) 
         return
     gemm = (work.names.op == OP_CODE["gemm"]) | (work.names.op == OP_CODE["gemm_reduce"])
     rows = np.flatnonzero(gemm[work.name] & close[work.place] & (work.source == UNKNOWN) & (work.step >= 0))
-    rows = rows[work.kernels.countable[work.step[rows]]]
-    useful, executed = rows_of(work.kernels, rows)
+    rows = rows[work.countable[work.step[rows]]]
+    useful, executed = rows_of(work, rows)
     outputs, inputs = np.zeros(len(PLACES)), np.zeros(len(PLACES))
     for place in bounds.outputs.keys() & bounds.inputs.keys():
         outputs[PLACE_CODE[place]] = bounds.outputs[place].counted

@@ -18,6 +18,7 @@ from trace_analyze.analysis.work.model_choice.choose_model import choose_model, 
 from trace_analyze.analysis.work.model_choice.launch_grids import _block_counts
 from trace_analyze.analysis.work.operators.layer_matrices import RankShape, places_of_shape, rank_matrices
 from trace_analyze.analysis.work.operators.recorded_shapes import shapes_of_texts
+from trace_analyze.analysis.work.work_input import WorkInput
 
 
 @pytest.mark.parametrize(
@@ -103,8 +104,8 @@ def test_fp8_attention_names_tell_the_cache(prepared):
     run = prepared("vllm-llama-8b-h100-marks")
     fp8 = pl.when(pl.col("op_class") == "attention").then(pl.lit("fp8")).otherwise(pl.col("dtype")).alias("dtype")
     facts = run.facts.with_columns(fp8)
-    told = choose_model(run.trace, run.phases, facts, Options(model="llama-3.1-8b"))
-    given = choose_model(run.trace, run.phases, facts, Options(model="llama-3.1-8b", kv_dtype="bf16"))
+    told = choose_model(WorkInput(run.trace, run.phases, facts, (), Options(model="llama-3.1-8b")))
+    given = choose_model(WorkInput(run.trace, run.phases, facts, (), Options(model="llama-3.1-8b", kv_dtype="bf16")))
     assert (told.shape.kv_dtype, given.shape.kv_dtype) == ("fp8", "bf16")
     assert any("KV cache counted as fp8" in note for note in told.notes)
 
@@ -114,7 +115,7 @@ def choose(prepared, serving=None, groups=None, **options):
     facts = serving or ServingFacts()
     trace = replace(run.trace, capture=replace(run.trace.capture, serving=facts))
     phases = run.phases if groups is None else replace(run.phases, groups=groups)
-    return choose_model(trace, phases, run.facts, Options(**options))
+    return choose_model(WorkInput(trace, phases, run.facts, (), Options(**options)))
 
 
 class TestSources:
@@ -194,11 +195,13 @@ def test_one_rank_of_many_is_not_taken_for_the_whole(prepared):
     run = prepared("vllm-llama-8b-h100-tp2")
     trace = replace(run.trace, capture=replace(run.trace.capture, serving=ServingFacts(), world_size=None))
     single = replace(run.phases, groups=run.phases.groups.clear())
-    choice = choose_model(trace, single, run.facts, Options(model="llama-3.1-8b"))
+    choice = choose_model(WorkInput(trace, single, run.facts, (), Options(model="llama-3.1-8b")))
     assert choice.rank is None
     assert "--tp" in choice.reason
     with_world = replace(trace, capture=replace(trace.capture, world_size=2))
-    assert choose_model(with_world, single, run.facts, Options(model="llama-3.1-8b")).tensor_parallel == 2
+    assert (
+        choose_model(WorkInput(with_world, single, run.facts, (), Options(model="llama-3.1-8b"))).tensor_parallel == 2
+    )
 
 
 def test_tiles_cover_the_matrix():

@@ -10,7 +10,7 @@ import pytest
 
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.work.operators.gemm_orders import PLACES
-from trace_analyze.analysis.work.operators.name_arrays import name_columns, passes
+from trace_analyze.analysis.work.operators.name_arrays import memory_passes, name_columns
 from trace_analyze.analysis.work.operators.table_passes import PLACE_OF_TABLE
 
 
@@ -21,13 +21,13 @@ def columns(names):
 
 
 def test_every_row_is_met_by_its_example_first():
-    for row in passes():
+    for row in memory_passes():
         for example in row.examples:
-            assert next(each for each in passes() if re.search(each.pattern, example)) is row
+            assert next(each for each in memory_passes() if re.search(each.pattern, example)) is row
 
 
 def test_names_tell_place_and_bytes():
-    rows = passes()
+    rows = memory_passes()
     found = columns([row.examples[0] for row in rows])
     assert [PLACES[code] for code in found.pass_place] == [PLACE_OF_TABLE[row.of] for row in rows]
     assert found.pass_bytes.tolist() == [row.bytes for row in rows]

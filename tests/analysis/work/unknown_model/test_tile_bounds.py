@@ -19,9 +19,9 @@ from trace_analyze.analysis.work.model_choice import choose_model as choice
 from trace_analyze.analysis.work.operators.gemm_orders import PLACE_CODE
 from trace_analyze.analysis.work.unknown_model.matrix_bounds import WidthBounds
 from trace_analyze.analysis.work.unknown_model.tile_bounds import (
-    Contradiction,
     Heads,
     LayerWidths,
+    WidthContradiction,
     bound_by_tiles,
     roundest,
 )
@@ -156,7 +156,7 @@ class TestChain:
         ],
     )
     def test_what_does_not_meet_is_a_contradiction(self, changed, heads, said):
-        with pytest.raises(Contradiction, match=said):
+        with pytest.raises(WidthContradiction, match=said):
             LayerWidths({**WIDTHS, **changed}, heads, gated=True)
 
 
@@ -256,9 +256,9 @@ def test_the_truth_lies_within_the_bounds_and_what_is_counted_too(prepared, nobo
     truth = run.run.truth.kernels.filter(pl.col("recorded")).unique(keys)
     both = kernels.join(truth.select(*keys, true_flop="flop", true_weights="bytes_weights"), on=keys)
     rows, true = both["row"].to_numpy(), both["true_flop"].to_numpy()
-    inside = np.append(work.kernels.countable, False)[work.step[rows]] & ~work.helper[rows]
+    inside = np.append(work.countable, False)[work.step[rows]] & ~work.helper[rows]
     rows, true, weights = rows[inside], true[inside], both["true_weights"].to_numpy()[inside]
-    useful, _ = rows_of(work.kernels, rows)
+    useful, _ = rows_of(work, rows)
     low, high = (2.0 * useful * work.bounds.weights(end)[work.place[rows]] for end in ("low", "high"))
     bounded = ~np.isnan(low)
     assert ((low <= true) & (true <= high))[bounded].all()
@@ -321,7 +321,7 @@ def test_a_gemm_that_stands_elsewhere_in_the_layer_leaves_all_unknown(prepared):
     moved = work.place == PLACE_CODE["o"]
     assert moved.any()
     work.place[moved] = PLACE_CODE["gate_up"]
-    bounds = bound_by_tiles(run.given, work.kernels)
+    bounds = bound_by_tiles(run.given, work)
     assert not bounds.outputs
     assert "not every layer" in bounds.notes[0]
 
