@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
 
 import trace_analyze
+
+from .conftest import REPOSITORY
 
 
 def test_dir_shows_the_api():
@@ -40,3 +43,12 @@ def test_tools_that_run_no_code_find_the_package():
     assert found is not None, "installed by a hook: install again with pip install -e ."
     assert found.origin is not None
     assert Path(found.origin).with_name("py.typed").exists()
+
+
+def test_every_folder_of_modules_is_packaged():
+    """A folder that the list lacks is missing from the wheel, and one that is gone stops the install."""
+    root = REPOSITORY
+    told = set(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"])
+    rooms = (p.parent for room in ("analysis", "fixtures", "ingest", "reports") for p in (root / room).rglob("*.py"))
+    found = {"trace_analyze." + folder.relative_to(root).as_posix().replace("/", ".") for folder in rooms}
+    assert told == {"trace_analyze", *found}
