@@ -132,7 +132,7 @@ def countable_steps(steps: pl.DataFrame) -> Bools:
     return (phase.is_in(["prefill", "decode", "mixed"]) & ~steps["excluded"].fill_null(False)).to_numpy()
 
 
-def rows_of(kernels: PlacedKernels, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
+def gemm_rows(kernels: PlacedKernels, rows: npt.NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Rows that each GEMM multiplies, useful and with padding; NaN where unknown."""
     step, sums = kernels.step[rows], kernels.sums
     head = kernels.place[rows] == PLACE_CODE["lm_head"]

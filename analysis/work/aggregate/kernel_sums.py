@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ...numeric.grouping import stable_order
 from ...phases import PhaseResult
 from ...records.tables import EVIDENCE, OP_CLASSES, PHASES, WORK_SOURCES
-from ..kernel_work import NAME, UNKNOWN, KernelWork, countable_steps, rows_of
+from ..kernel_work import NAME, UNKNOWN, KernelWork, countable_steps, gemm_rows
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -207,7 +207,7 @@ def _bounded(work: KernelWork, counted: npt.NDArray[np.bool_], inside: Ints, gro
     chosen = ((work.source == NAME) | (work.source == UNKNOWN)) & ~np.isnan(least)[work.place] & ~work.helper
     at = np.flatnonzero((chosen & np.append(counted, False)[work.step])[inside])  # -1, outside, picks the last
     rows = inside[at]
-    useful, _ = rows_of(work, rows)
+    useful, _ = gemm_rows(work, rows)
     known = ~np.isnan(useful)
     at, place, flop = groups.of[at[known]], work.place[rows[known]], 2.0 * useful[known]
     return {

@@ -37,7 +37,7 @@ def _layer(kernels: PlacedKernels, rank: RankShape, table: WorkTable, rows: Rows
     """The work of the kernels in ``rows``, picked from the table of their steps."""
     place, name = kernels.place[rows], kernels.name[rows]
     share = kernels.share[rows]
-    flat = _Flat(table, _windowed(place.astype(np.int64), kernels.layer[rows], rank), kernels.step[rows])
+    flat = _TableCells(table, _windowed(place.astype(np.int64), kernels.layer[rows], rank), kernels.step[rows])
     weights = (flat(table.weight_elements) * _weight_bytes(kernels, rank, rows) + flat(table.weight_bytes)) * share
     passes = is_place(place, PASS_PLACES)  # counted in elements: an unknown kernel's passes are unknown
     per_element = np.where(passes, kernels.names.pass_bytes[name], 1.0)
@@ -67,7 +67,7 @@ def _layer(kernels: PlacedKernels, rank: RankShape, table: WorkTable, rows: Rows
     )
 
 
-class _Flat:
+class _TableCells:
     """Picks (row, step) cells of a table for the kernels."""
 
     def __init__(self, table: WorkTable, row: npt.NDArray[np.int64], step: npt.NDArray[np.int32]) -> None:
@@ -109,7 +109,7 @@ def _add_fused(layer: WorkLayer, kernels: PlacedKernels, table: WorkTable) -> No
     fused = names.fused_place[kernels.name[rows]].astype(np.int64)
     both = np.flatnonzero(fused > 0)
     if len(both):
-        extra = _Flat(table, fused[both], kernels.step[rows[both]])
+        extra = _TableCells(table, fused[both], kernels.step[rows[both]])
         part = kernels.share[rows[both]]
         flop[both] += extra(table.flop) * part
         executed[both] += extra(table.flop_executed) * part

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from ..kernel_work import NAME, UNKNOWN, KernelWork, PlacedKernels, WorkLayer, rows_of
+from ..kernel_work import NAME, UNKNOWN, KernelWork, PlacedKernels, WorkLayer, gemm_rows
 from ..model_choice.choose_model import ModelChoice
 from ..operators.gemm_orders import OP_CODE, PLACE_CODE, PLACES
 from ..sources.shape_work import element_bytes
@@ -266,7 +266,7 @@ def bounded_layers(work: KernelWork, bounds: MatrixBounds, choice: ModelChoice) 
     gemm = (work.names.op == OP_CODE["gemm"]) | (work.names.op == OP_CODE["gemm_reduce"])
     rows = np.flatnonzero(gemm[work.name] & close[work.place] & (work.source == UNKNOWN) & (work.step >= 0))
     rows = rows[work.countable[work.step[rows]]]
-    useful, executed = rows_of(work, rows)
+    useful, executed = gemm_rows(work, rows)
     outputs, inputs = np.zeros(len(PLACES)), np.zeros(len(PLACES))
     for place in bounds.outputs.keys() & bounds.inputs.keys():
         outputs[PLACE_CODE[place]] = bounds.outputs[place].counted

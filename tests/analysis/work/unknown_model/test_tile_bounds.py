@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trace_analyze.analysis.kernels.classify import classify_names
 from trace_analyze.analysis.records.trace import ServingFacts
 from trace_analyze.analysis.work.assign_work import computed_work, recognise_model
-from trace_analyze.analysis.work.kernel_work import NAME, KernelWork, rows_of
+from trace_analyze.analysis.work.kernel_work import NAME, KernelWork, gemm_rows
 from trace_analyze.analysis.work.kv_lengths.step_kv_lengths import kv_lengths
 from trace_analyze.analysis.work.model_choice import choose_model as choice
 from trace_analyze.analysis.work.operators.gemm_orders import PLACE_CODE
@@ -258,7 +258,7 @@ def test_the_truth_lies_within_the_bounds_and_what_is_counted_too(prepared, nobo
     rows, true = both["row"].to_numpy(), both["true_flop"].to_numpy()
     inside = np.append(work.countable, False)[work.step[rows]] & ~work.helper[rows]
     rows, true, weights = rows[inside], true[inside], both["true_weights"].to_numpy()[inside]
-    useful, _ = rows_of(work, rows)
+    useful, _ = gemm_rows(work, rows)
     low, high = (2.0 * useful * work.bounds.weights(end)[work.place[rows]] for end in ("low", "high"))
     bounded = ~np.isnan(low)
     assert ((low <= true) & (true <= high))[bounded].all()
