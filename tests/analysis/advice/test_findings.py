@@ -8,6 +8,8 @@ from trace_analyze.analysis.advice.what_if import what_would_help
 from trace_analyze.analysis.records.host import HostParts, HostSide
 from trace_analyze.analysis.records.tables import COLLECTIVES, GRAPHS, KERNEL_TABLE
 from trace_analyze.analysis.records.trace import CaptureFacts, ServingFacts
+from trace_analyze.analysis.records.trust import Clocks
+from trace_analyze.analysis.records.work import WorkTrust
 from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.collectives import CollectiveResult, split_collectives
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
@@ -223,7 +225,7 @@ def test_capture_findings_follow_and_keep_their_place():
         run,
         opaque=True,
         host=host,
-        work_trust={"clocks": {"sm_clock_mhz": 1100.0}},
+        work_trust=clocked(1100.0),
         kernel_table=table(
             {"op_class": "elementwise", "short_name": "add", "total_ms": 40.0},
             {"op_class": "sampling", "short_name": "topk", "total_ms": 30.0},
@@ -236,10 +238,14 @@ def test_capture_findings_follow_and_keep_their_place():
     assert all(f.kind == "serving" for f in list(found.values())[:3])
 
 
+def clocked(sm_clock_mhz: float) -> WorkTrust:
+    return WorkTrust(gpu_time_by_work_source={}, clocks=Clocks(sm_clock_mhz=sm_clock_mhz), contradictions=())
+
+
 def test_low_clocks():
-    found = findings_of(calm(), work_trust={"clocks": {"sm_clock_mhz": 1100.0}})
+    found = findings_of(calm(), work_trust=clocked(1100.0))
     assert "78% of the 1,410 MHz" in found["clocks_low"].sentence
-    assert findings_of(calm(), work_trust={"clocks": {"sm_clock_mhz": 1380.0}}) == {}
+    assert findings_of(calm(), work_trust=clocked(1380.0)) == {}
 
 
 def test_every_rule_is_documented(request):

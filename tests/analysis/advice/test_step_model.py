@@ -6,7 +6,7 @@ import pytest
 from trace_analyze.analysis.advice.ridge_batch import ridge_batch
 from trace_analyze.analysis.advice.step_model import StepFacts, StepModel, fit_step_model
 from trace_analyze.analysis.time.group_steps import split_groups
-from trace_analyze.fixtures.hand_frames import HandRun, from_truth
+from trace_analyze.fixtures.hand_frames import HandRun, from_truth, model_of
 from trace_analyze.fixtures.simulator.config import RunConfig
 from trace_analyze.fixtures.simulator.scheduler import Request
 from trace_analyze.fixtures.simulator.serving import simulate
@@ -109,9 +109,9 @@ def test_it_refuses_what_it_cannot_know():
 
 def test_ridge_batch():
     # a weight of 2 bytes: 153 tokens on an A100 80 GB; int8 halves the bytes and doubles the peak; int4 computes in bf16
-    assert ridge_batch([Ceiling()], {"weight_dtype": "bf16"}) == pytest.approx(153.0, abs=0.05)
-    assert ridge_batch([Ceiling()], {"weight_dtype": "int8"}) == pytest.approx(153.0, abs=0.05)
-    assert ridge_batch([Ceiling()], {"weight_dtype": "int4"}) == pytest.approx(153 * 0.53 / 2, abs=0.05)
+    assert ridge_batch([Ceiling()], model_of("bf16")) == pytest.approx(153.0, abs=0.05)
+    assert ridge_batch([Ceiling()], model_of("int8")) == pytest.approx(153.0, abs=0.05)
+    assert ridge_batch([Ceiling()], model_of("int4")) == pytest.approx(153 * 0.53 / 2, abs=0.05)
     assert ridge_batch([], None) is None
 
 

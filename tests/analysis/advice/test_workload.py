@@ -7,7 +7,7 @@ from trace_analyze.analysis.advice.workload import classify_workload
 from trace_analyze.analysis.summary.summary_input import SummaryInput
 from trace_analyze.analysis.time.stalls import find_gaps_and_stalls
 from trace_analyze.analysis.time.time_accounting import account_time
-from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun
+from trace_analyze.fixtures.hand_frames import A100, MS, NO_DOUBTS, HandRun, model_of
 
 WORK = {"flop": 16e9 * 8, "bytes_weights": 15e9, "bytes_kv": 1e9, "bytes_activations": 0.0}
 
@@ -70,7 +70,7 @@ def test_packed_weights_shorten_gemms_below_the_ridge_only():
     above = technique(workload_of(200), "8-bit weights")
     assert (above["helps"], above["predicted_step_ms"]) == ("no", 10)
     assert "wait for compute" in above["why"]
-    packed = {t["technique"] for t in workload_of(8, model={"weight_dtype": "int4"})["techniques"]}
+    packed = {t["technique"] for t in workload_of(8, model=model_of("int4"))["techniques"]}
     assert not any("weights" in t for t in packed)
 
 

@@ -78,4 +78,4 @@ def test_a_layer_count_alone_names_a_candidate_and_no_model(prepared):
     silent = replace(run, trace=replace(run.trace, capture=replace(run.trace.capture, serving=ServingFacts())))
     found = silent.work().model
     assert found["name"] is None
-    assert found["candidates"] == ["DeepSeek-V2-Lite"]
+    assert found["candidates"] == ("DeepSeek-V2-Lite",)

@@ -80,7 +80,7 @@ class TestSimulated:
         assert traffic["kv_fit_over"] == "attention"
         assert traffic["kv_fit_error_pct"] < 12
         assert traffic["kv_fitted_mbu_pct"] == pytest.approx(truth_pct, rel=2 * traffic["kv_fit_error_pct"] / 100)
-        assert traffic["notes"] == []
+        assert traffic["notes"] == ()
 
     def test_weights_have_a_bandwidth_where_the_level_of_the_cache_is_unknown(self, prepared):
         traffic = prepared("vllm-llama-8b-h100-decode-only").with_model().traffic
