@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,8 @@ from .archive_row import ArchiveRow, refused_row
 from .one_capture import Task
 
 _POLL_SECONDS = 0.2
+MAX_SOCKET_PATH_BYTES = 107  # of a Unix socket
+SOCKET_NAME_BYTES = 32  # /pymp-12345678/listener-12345678
 _ENDING_SECONDS = 3.0  # that workers have to remove what they were writing
 _MEMORY_SHARE = 0.85  # of what is available when the batch starts
 _SMALLEST_LIMIT = 1 << 30
@@ -120,6 +123,8 @@ def worker_context() -> Any:
     """The multiprocessing context of the workers: a fork server where there is one, else spawn."""
     if sys.platform == "win32" or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
+    if len(os.fsencode(tempfile.gettempdir())) > MAX_SOCKET_PATH_BYTES - SOCKET_NAME_BYTES:
+        return multiprocessing.get_context("spawn")  # the fork server is reached by a socket below the temporary folder
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     return context

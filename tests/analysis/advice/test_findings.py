@@ -217,10 +217,6 @@ def test_kernels_of_an_all_fp32_model_are_not_in_a_wrong_type():
     assert findings_of(calm(), kernel_table=only) == {}
 
 
-def clocked(mhz):
-    return WorkTrust(gpu_time_by_work_source={}, clocks=Clocks(sm_clock_mhz=mhz))
-
-
 def test_capture_findings_follow_and_keep_their_place():
     run = calm().graph(0, MS)
     run.capture = CaptureFacts(source_name="x", format="nsys_sqlite", serving=ServingFacts(tensor_parallel=4))
@@ -240,6 +236,10 @@ def test_capture_findings_follow_and_keep_their_place():
     assert list(found)[-2:] == ["opaque_graphs", "ranks_missing"]
     assert len(found) == 5
     assert all(f.kind == "serving" for f in list(found.values())[:3])
+
+
+def clocked(sm_clock_mhz: float) -> WorkTrust:
+    return WorkTrust(gpu_time_by_work_source={}, clocks=Clocks(sm_clock_mhz=sm_clock_mhz), contradictions=())
 
 
 def test_low_clocks():

@@ -19,7 +19,7 @@ GOOD = {
     "change, told",
     [
         ({"bytes": "four"}, "Expected `float`, got `str` - at `$.bytes`"),
-        ({"of": "weights"}, "Invalid enum value 'weights' - at `$.of`"),
+        ({"of": 4}, "Expected `str`, got `int` - at `$.of`"),
         ({"byte": 4.0}, "Object contains unknown field `byte`"),
         ({"examples": [1]}, r"Expected `str`, got `int` - at `$.examples[0]`"),
     ],

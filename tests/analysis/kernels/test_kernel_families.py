@@ -11,7 +11,7 @@ import pytest
 import trace_analyze as ta
 from trace_analyze.analysis.kernels.classify import classify_names
 
-from .conftest import REPOSITORY
+from ...conftest import REPOSITORY
 
 LARGEST_UNKNOWN_NAMES = 0.03
 LARGEST_UNKNOWN_TIME = 0.02

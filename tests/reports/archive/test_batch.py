@@ -211,3 +211,15 @@ def test_baseline_by_name(tmp_path, capsys):
         assert capsys.readouterr().out.startswith("no change")
     assert cli.main(["compare", "--baseline", "tuesday", str(SHIPPED[0]), "-o", str(out)]) == 2
     assert "monday" in capsys.readouterr().err
+
+
+def test_a_long_temporary_folder(tmp_path):
+    """The workers' fork server is reached by a socket below it, whose path the system bounds."""
+    deep = tmp_path / ("t" * 100)
+    deep.mkdir()
+    command = [sys.executable, "-m", "trace_analyze", "batch", str(CAPTURES / "tp2-collectives.sqlite"), "-o", "out"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"TMPDIR": str(deep)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "out" / "index.html").exists()
