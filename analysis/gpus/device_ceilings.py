@@ -27,7 +27,7 @@ class DeviceCeilings:
     """What one device can do at most, and how that is known. Unknown numbers are None with ``reason`` beside them."""
 
     device_index: int
-    key: str | None  # row of hardware.toml, None where no row applies
+    key: str | None  # row of gpus.toml, None where no row applies
     gpu_name: str | None
     gpu_source: str | None  # the table of the capture that named it, '--gpu' or '--gpu-override'
     sm_count: int | None
@@ -220,7 +220,7 @@ def _ceilings(seen: _Seen, choice: _Choice) -> DeviceCeilings:
 
 
 def _from_row(seen: _Seen, choice: _Choice, gpu: Gpu) -> DeviceCeilings:
-    table_bandwidth = f"{gpu.key} in hardware.toml ({gpu.confidence} confidence)"
+    table_bandwidth = f"{gpu.key} in gpus.toml ({gpu.confidence} confidence)"
     bandwidth, bandwidth_source = gpu.bandwidth_gbps, table_bandwidth
     notes = [choice.reason] if choice.reason else []
     chip = gpu_table().chip(seen.chip or gpu.chip, seen.compute_capability or gpu.compute_capability)
@@ -235,7 +235,7 @@ def _from_row(seen: _Seen, choice: _Choice, gpu: Gpu) -> DeviceCeilings:
                 )
     if not {"bf16", "fp16"} & gpu.peaks.keys():
         notes.append(f"no dense 16-bit peak is published for {gpu.key}")
-    share, source = 1.0, f"{gpu.key} in hardware.toml: {gpu.source}"
+    share, source = 1.0, f"{gpu.key} in gpus.toml: {gpu.source}"
     sm_count = seen.sm_count if not choice.overridden else None
     if seen.mig and sm_count and gpu.sm_count:
         share = sm_count / gpu.sm_count

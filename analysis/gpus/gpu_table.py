@@ -1,4 +1,4 @@
-"""The table of GPUs (hardware.toml): rows, the names people type, and exact matching of device names.
+"""The table of GPUs (gpus.toml): rows, the names people type, and exact matching of device names.
 
 Names are compared as a whole after case, separators and vendor words are dropped, never as substrings: ``h20`` is not
 ``h200``, ``a10`` neither ``a10g`` nor ``a100``, and an RTX A1000 is no A100.
@@ -75,7 +75,7 @@ class Chip:
 
 @dataclass(frozen=True)
 class GpuTable:
-    """hardware.toml with its lookups."""
+    """gpus.toml with its lookups."""
 
     gpus: tuple[Gpu, ...]
     families: Mapping[str, tuple[str, ...]]  # plain name -> keys, the commonest first
@@ -149,7 +149,7 @@ def is_mig_name(name: str) -> bool:
 
 @cache
 def gpu_table() -> GpuTable:
-    """hardware.toml, read once."""
+    """gpus.toml, read once."""
     data = load_table("gpus")
     return GpuTable(
         gpus=tuple(_gpu(row) for row in data["gpu"]),

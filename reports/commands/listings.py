@@ -72,7 +72,7 @@ def _cell(value: float | None) -> str:
 
 
 def print_gpus() -> None:
-    """Every GPU of hardware.toml: dense peaks, bandwidth, ridge, confidence, and the names --gpu accepts."""
+    """Every GPU of gpus.toml: dense peaks, bandwidth, ridge, confidence, and the names --gpu accepts."""
     from ...analysis.gpus.gpu_table import list_gpus
 
     rows = [

@@ -138,7 +138,7 @@ def test_footnotes_have_the_numbers_where_they_give_the_ratio(pages):
     moved = steps["bytes"].sum() / 1e9
     assert f"= {moved:.0f} GB (bytes decode must move) ÷" in text
     assert re.search(
-        r"\(\d+ ms of kernel time in 106 decode steps on 2 devices × 2,039 GB/s \(A100-SXM4-80GB in hardware.toml\)\)",
+        r"\(\d+ ms of kernel time in 106 decode steps on 2 devices × 2,039 GB/s \(A100-SXM4-80GB in gpus.toml\)\)",
         text,
     )
     assert re.search(r"Prefill MFU [\d.]+% = [\d.]+ TFLOP \(useful FLOP of prefill\) ÷", text)
@@ -148,7 +148,7 @@ def test_footnotes_have_only_words_where_the_numbers_do_not_give_the_ratio(pages
     analysis, _ = pages("serving_run")
     summary = structs.replace(analysis.summary, decode_mbu_kernel_pct=90.0)
     text = words(render_html(replace(analysis, summary=summary)))
-    assert "Decode MBU: bytes decode must move ÷ (time × 2,039 GB/s (A100-SXM4-80GB in hardware.toml))" in text
+    assert "Decode MBU: bytes decode must move ÷ (time × 2,039 GB/s (A100-SXM4-80GB in gpus.toml))" in text
 
 
 def test_unknown_numbers_are_said_with_their_reason(pages):
