@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ..records.errors import UsageError
+
 FOLDER = Path(__file__).parent
 
 Row = TypeVar("Row", bound=msgspec.Struct)
@@ -18,6 +20,16 @@ Row = TypeVar("Row", bound=msgspec.Struct)
 def load_table(name: str) -> dict[str, Any]:
     """The content of ``name``.toml. Raises FileNotFoundError for a table that does not exist."""
     return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def read_user_file(flag: str, path: Path) -> dict[str, Any]:
+    """The content of a TOML file that the user named with ``flag``. Raises UsageError for one that cannot be read."""
+    try:
+        return tomllib.loads(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise UsageError(f"{flag} {path.name}: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{flag} {path.name} is not TOML: {error}.") from error
 
 
 def load_rows(name: str, section: str, kind: type[Row]) -> tuple[Row, ...]:

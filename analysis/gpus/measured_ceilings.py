@@ -12,11 +12,11 @@ The first table that fits a device counts.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..facts.load import read_user_file
 from ..records.errors import UsageError
 
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", "fp4")
@@ -42,12 +42,7 @@ class MeasuredCeilings:
 
 def read_ceilings(path: Path) -> MeasuredCeilings:
     """Read and check a file of measured ceilings. Raises ``UsageError`` that names the table and the key."""
-    try:
-        data = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"--ceilings {path.name}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--ceilings {path.name} is not TOML: {error}.") from error
+    data = read_user_file("--ceilings", path)
     if not data:
         raise UsageError(f'--ceilings {path.name} is empty: it needs a table per device, such as ["*"].')
     return MeasuredCeilings(path=path, rows={name: _row(path.name, name, row) for name, row in data.items()})

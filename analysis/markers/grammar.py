@@ -8,7 +8,6 @@ sequence number, so a single combined expression throws out what no grammar coul
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from ..facts.load import load_table
+from ..facts.load import load_table, read_user_file
 from ..records.errors import UsageError
 from ..records.trace import Schema
 from .counts import COUNTS, finish_counts, read_pairs
@@ -109,12 +108,7 @@ def _gives(grammar: Grammar) -> str:
 
 def read_marker_file(path: Path) -> tuple[Grammar, ...]:
     """A user's grammars. Raises ``UsageError`` that names the table, the key and what is allowed."""
-    try:
-        data = tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise UsageError(f"--markers {path.name}: {error.strerror or error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"--markers {path.name} is not TOML: {error}.") from error
+    data = read_user_file("--markers", path)
     rows = data.get("grammar")
     if not isinstance(rows, list) or not rows:
         raise UsageError(f"--markers {path.name}: it needs at least one [[grammar]] table with a pattern.")

@@ -12,12 +12,12 @@ import polars as pl
 
 from ...analysis.records.errors import NotACaptureError
 from ...analysis.records.trace import Trace
+from ..sniff import SQLITE_MAGIC
 from .csv_tables import HEADER, PROFILER_LINE, REPORT_MAGIC, csv_tables, decode, launches_of, sqlite_tables
 from .launches_as_trace import trace_of
 from .report_file import launches_of_report
 
 FORMAT = "ncu_csv"
-SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
 def sniff(path: Path, head: bytes) -> bool:
